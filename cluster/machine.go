@@ -1,0 +1,181 @@
+package cluster
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+
+	"fencepost/fsm"
+	"fencepost/fsm/fsmpb"
+)
+
+// machine is the state machine as Raft drives it. Apply, Snapshot and Restore
+// are called by Raft's state machine goroutine alone; view by anybody.
+type machine struct {
+	mu    sync.RWMutex // guards state: Apply and Restore write, readers read
+	state *fsm.State
+
+	// committed is called after each entry, with its term, outside of mu.
+	committed func(term uint64)
+	// broken ends the node: the entry could not be applied, and going on would
+	// be divergence.
+	broken func(error)
+	failed atomic.Bool
+
+	// wake has a buffer of one and says that the next expiry is earlier than
+	// the leader's timer knows.
+	wake       chan struct{}
+	nextExpiry uint64 // as of the last Apply; only Apply uses it
+
+	entries atomic.Uint64 // applied since the last snapshot
+	bytes   atomic.Uint64
+
+	digests digestRing
+}
+
+// applied is what Apply answers to the proposer.
+type applied struct {
+	outcome *fsmpb.Outcome
+	index   uint64 // public, of the entry
+}
+
+func newMachine(committed func(uint64), broken func(error)) *machine {
+	return &machine{
+		state: fsm.New(), committed: committed, broken: broken,
+		wake: make(chan struct{}, 1), nextExpiry: math.MaxUint64,
+	}
+}
+
+func (m *machine) Apply(l *raft.Log) any {
+	if l.Type != raft.LogCommand || m.failed.Load() {
+		return nil
+	}
+	a, err := m.apply(l)
+	if err != nil {
+		m.failed.Store(true)
+		m.broken(fmt.Errorf("entry %d of the log cannot be applied: %w", l.Index, err))
+		return nil
+	}
+	m.entries.Add(1)
+	m.bytes.Add(uint64(len(l.Data)))
+	m.committed(l.Term)
+	return a
+}
+
+func (m *machine) apply(l *raft.Log) (applied, error) {
+	c, err := fsm.Decode(l.Data)
+	if err != nil {
+		return applied{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	index := m.state.PublicIndex(l.Index)
+	if tick := c.GetTick(); tick != nil {
+		if err := m.digests.compare(tick); err != nil {
+			return applied{}, err
+		}
+	}
+	o, _, err := m.state.Apply(index, l.Term, c)
+	if err != nil {
+		return applied{}, err
+	}
+	m.digests.add(index, m.state.Digest())
+	m.noteExpiry()
+	return applied{o, index}, nil
+}
+
+// noteExpiry wakes the leader's timer if a lease now ends earlier than before.
+func (m *machine) noteExpiry() {
+	next, ok := m.state.NextExpiryMS()
+	if !ok {
+		next = math.MaxUint64
+	}
+	if next < m.nextExpiry {
+		select {
+		case m.wake <- struct{}{}:
+		default:
+		}
+	}
+	m.nextExpiry = next
+}
+
+// view runs see on the state. see must not block, nor keep the state.
+func (m *machine) view(see func(*fsm.State)) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	see(m.state)
+}
+
+// Snapshot is quick: the state is copied on write (see package fsm).
+func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.entries.Store(0)
+	m.bytes.Store(0)
+	return persisted{m.state.Snapshot()}, nil
+}
+
+func (m *machine) Restore(r io.ReadCloser) error {
+	defer r.Close()
+	s, err := fsm.ReadSnapshot(r)
+	if err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state = s
+	m.digests = digestRing{}
+	m.nextExpiry = math.MaxUint64
+	m.noteExpiry()
+	return nil
+}
+
+// persisted writes a snapshot into Raft's sink, while entries go on applying.
+type persisted struct{ snapshot *fsm.Snapshot }
+
+func (p persisted) Persist(sink raft.SnapshotSink) error {
+	if _, err := p.snapshot.WriteTo(sink); err != nil {
+		sink.Cancel()
+		return err
+	}
+	return sink.Close()
+}
+
+func (p persisted) Release() {}
+
+// digestRing keeps this node's digests of the last entries, to compare with
+// what the leader's Ticks say of theirs (P14). The machine's mutex guards it.
+type digestRing struct {
+	digests [1 << 16]struct{ index, digest uint64 }
+}
+
+func (r *digestRing) add(index, digest uint64) {
+	d := &r.digests[index%uint64(len(r.digests))]
+	d.index, d.digest = index, digest
+}
+
+func (r *digestRing) last(index uint64) (digest uint64, ok bool) {
+	d := r.digests[index%uint64(len(r.digests))]
+	return d.digest, index != 0 && d.index == index
+}
+
+// errDiverged wraps what a replica says that differs from its leader.
+type errDiverged struct{ index, own, leader uint64 }
+
+func (e errDiverged) Error() string {
+	return fmt.Sprintf("this replica differs from the leader's: the digest at index %d is %016x here and %016x there", e.index, e.own, e.leader)
+}
+
+func (r *digestRing) compare(t *fsmpb.Tick) error {
+	if t.DigestVersion != fsm.DigestVersion {
+		return nil
+	}
+	if own, ok := r.last(t.DigestIndex); ok && own != t.Digest {
+		return errDiverged{t.DigestIndex, own, t.Digest}
+	}
+	return nil
+}

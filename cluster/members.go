@@ -1,0 +1,265 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"fencepost/fsm"
+	"fencepost/fsm/fsmpb"
+)
+
+const (
+	// tendEvery is how often the leader looks for members to promote, and a
+	// node whether its own record is right.
+	tendEvery = time.Second
+	// caughtUp is how many entries a new member may lack when it is promoted.
+	caughtUp = 100
+	// askBound bounds one question to another node's HTTP API.
+	askBound = 500 * time.Millisecond
+)
+
+// ErrNameInUse says that a node of that name is a healthy member.
+var ErrNameInUse = errors.New("a healthy member has this name")
+
+func (m *member) configuration() raft.Configuration {
+	f := m.raft.GetConfiguration() // answered from memory, at once
+	if f.Error() != nil {
+		return raft.Configuration{}
+	}
+	return f.Configuration()
+}
+
+func (m *member) hasNonvoters() bool {
+	for _, s := range m.configuration().Servers {
+		if s.Suffrage != raft.Voter {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *member) server(id string) (raft.Server, bool) {
+	for _, s := range m.configuration().Servers {
+		if string(s.ID) == id {
+			return s, true
+		}
+	}
+	return raft.Server{}, false
+}
+
+// self is this node as it wants to be recorded.
+func (n *Node) self() *fsmpb.Node {
+	id := n.identity()
+	return &fsmpb.Node{
+		Name: id.Name, Id: id.ID, RaftAddr: n.cfg.advertiseRaft(), HttpAddr: n.cfg.HTTPAddr,
+		Voter: true, Version: n.cfg.Version, Understands: fsm.Understands,
+	}
+}
+
+func recorded(s *fsm.State, want *fsmpb.Node) bool {
+	have, ok := s.Node(want.Name)
+	return ok && have.Id == want.Id && have.RaftAddr == want.RaftAddr && have.HttpAddr == want.HttpAddr &&
+		have.Voter == want.Voter && have.Version == want.Version && have.Understands == want.Understands
+}
+
+// register sees to it that the state has this node as it is: others find its
+// API there, and learn what it understands.
+func (n *Node) register(ctx context.Context, mb *member) {
+	for {
+		done := false
+		n.machine.view(func(s *fsm.State) { done = recorded(s, n.self()) })
+		if done {
+			return
+		}
+		if mb.raft.State() == raft.Leader {
+			if err := n.Join(ctx, n.self()); err != nil {
+				n.log.Debug("register with myself", "error", err)
+			}
+		} else {
+			n.askToJoin(ctx)
+		}
+		if !sleep(ctx, tendEvery/4) {
+			return
+		}
+	}
+}
+
+// Join makes a node a member, or corrects its record. It is called on the
+// leader. A node that comes back wiped under its old name replaces its former
+// self, but only if that is not alive (ErrNameInUse).
+func (n *Node) Join(ctx context.Context, node *fsmpb.Node) error {
+	mb := n.member.Load()
+	if mb == nil || mb.raft.State() != raft.Leader {
+		return ErrNoLeader
+	}
+	var former *fsmpb.Node
+	right := false
+	n.machine.view(func(s *fsm.State) {
+		former, _ = s.Node(node.Name)
+		right = recorded(s, node)
+	})
+	if former != nil && former.Id != node.Id {
+		if mb.health.healthy(former.Id) {
+			return ErrNameInUse
+		}
+		n.log.Info("a member came back wiped: its former identity is removed", "name", node.Name, "former", former.Id, "new", node.Id)
+		if err := change(ctx, mb.raft.RemoveServer(raft.ServerID(former.Id), 0, enqueueBound)); err != nil {
+			return err
+		}
+	}
+	if !right {
+		c := &fsmpb.Command{Op: &fsmpb.Command_SetNode{SetNode: &fsmpb.SetNode{Node: node, ClusterId: n.identity().ClusterID}}}
+		r, err := n.propose(ctx, time.Now(), c)
+		if err != nil {
+			return err
+		}
+		if r.Outcome.Code != fsmpb.Code_CODE_OK {
+			return fmt.Errorf("the record of node %q was refused: %s", node.Name, r.Outcome.Field)
+		}
+	}
+	if s, ok := mb.server(node.Id); ok && string(s.Address) == node.RaftAddr {
+		return nil
+	} else if ok && s.Suffrage == raft.Voter {
+		return change(ctx, mb.raft.AddVoter(s.ID, raft.ServerAddress(node.RaftAddr), 0, enqueueBound))
+	}
+	return change(ctx, mb.raft.AddNonvoter(raft.ServerID(node.Id), raft.ServerAddress(node.RaftAddr), 0, enqueueBound))
+}
+
+// change waits for a change of the configuration.
+func change(ctx context.Context, f raft.IndexFuture) error {
+	done := make(chan error, 1)
+	go func() { done <- f.Error() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			return proposalError(err)
+		}
+		return nil
+	case <-ctx.Done():
+		return ErrOutcomeUnknown
+	}
+}
+
+// tendMembers finishes promotions, also those that an earlier leader began.
+func (n *Node) tendMembers(ctx context.Context, mb *member) {
+	for sleep(ctx, tendEvery) {
+		for _, s := range mb.configuration().Servers {
+			if s.Suffrage != raft.Nonvoter {
+				continue
+			}
+			var want *fsmpb.Node
+			n.machine.view(func(st *fsm.State) {
+				for _, m := range st.Nodes() {
+					if m.Id == string(s.ID) {
+						want = m
+					}
+				}
+			})
+			if want == nil || !want.Voter {
+				continue
+			}
+			f, err := ask(ctx, "http://"+want.HttpAddr)
+			if err != nil || f.ID != want.Id || f.Index+caughtUp < n.Status().Index {
+				continue
+			}
+			if err := change(ctx, mb.raft.AddVoter(s.ID, s.Address, 0, enqueueBound)); err != nil {
+				n.log.Warn("promote a member", "name", want.Name, "error", err)
+				continue
+			}
+			n.log.Info("promoted a member that has caught up", "name", want.Name, "id", want.Id)
+		}
+	}
+}
+
+// Members lists the nodes of the cluster. A leader asks each how far it is.
+func (n *Node) Members(ctx context.Context) ([]Member, error) {
+	mb := n.member.Load()
+	if mb == nil {
+		return nil, nil
+	}
+	status := n.Status()
+	var nodes []*fsmpb.Node
+	n.machine.view(func(s *fsm.State) { nodes = s.Nodes() })
+	list := make([]Member, len(nodes))
+	var wg sync.WaitGroup
+	for i, node := range nodes {
+		s, _ := mb.server(node.Id)
+		list[i] = Member{
+			Name: node.Name, ID: node.Id, RaftAddr: node.RaftAddr, HTTPAddr: node.HttpAddr, Version: node.Version,
+			Voter: s.Suffrage == raft.Voter && s.ID != "", Leader: node.Id == status.LeaderID,
+		}
+		if node.Id == status.ID {
+			list[i].Healthy, list[i].AppliedIndex, list[i].LastContact = n.Ready() == nil, status.Index, status.LastContact
+			continue
+		}
+		wg.Go(func() {
+			f, err := ask(ctx, "http://"+node.HttpAddr)
+			if err != nil || f.ID != node.Id {
+				return
+			}
+			list[i].AppliedIndex, list[i].LastContact = f.Index, time.Duration(f.LastContactMS)*time.Millisecond
+			list[i].Healthy = f.LastContactMS <= 3*n.cfg.Heartbeat.Milliseconds()
+		})
+	}
+	wg.Wait()
+	return list, nil
+}
+
+// health follows what Raft observes of the other nodes.
+type health struct {
+	events   chan raft.Observation
+	observer *raft.Observer
+
+	mu     sync.Mutex // guards silent
+	silent map[raft.ServerID]bool
+}
+
+func watchHealth(r *raft.Raft) *health {
+	h := &health{events: make(chan raft.Observation, 64), silent: map[raft.ServerID]bool{}}
+	h.observer = raft.NewObserver(h.events, false, func(o *raft.Observation) bool {
+		switch o.Data.(type) {
+		case raft.FailedHeartbeatObservation, raft.ResumedHeartbeatObservation, raft.LeaderObservation:
+			return true
+		}
+		return false
+	})
+	r.RegisterObserver(h.observer)
+	return h
+}
+
+func (h *health) run(ctx context.Context, leaderChanged func()) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case o := <-h.events:
+			h.mu.Lock()
+			switch e := o.Data.(type) {
+			case raft.FailedHeartbeatObservation:
+				h.silent[e.PeerID] = true
+			case raft.ResumedHeartbeatObservation:
+				delete(h.silent, e.PeerID)
+			case raft.LeaderObservation:
+				h.silent = map[raft.ServerID]bool{}
+				if e.LeaderID != "" {
+					leaderChanged()
+				}
+			}
+			h.mu.Unlock()
+		}
+	}
+}
+
+// healthy says that this leader's heartbeats to the node do not fail.
+func (h *health) healthy(id string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.silent[raft.ServerID(id)]
+}
+
+func (h *health) stop(r *raft.Raft) { r.DeregisterObserver(h.observer) }

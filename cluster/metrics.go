@@ -1,0 +1,35 @@
+package cluster
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are what only the node can count; what the state knows is read from
+// the state by whoever serves it.
+type metrics struct {
+	registry      *prometheus.Registry
+	commit        prometheus.Histogram
+	leaderChanges prometheus.Counter
+	pauses        prometheus.Counter
+}
+
+func newMetrics() *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		commit: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "fencepost_commit_seconds", Help: "Time from a proposal to its outcome, on the leader.",
+			Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5},
+		}),
+		leaderChanges: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fencepost_leader_changes_total", Help: "Leaders that this node has seen since it started.",
+		}),
+		pauses: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fencepost_pauses_total", Help: "Times that this process stood still for as long as the leader lease.",
+		}),
+	}
+	m.registry.MustRegister(m.commit, m.leaderChanges, m.pauses)
+	return m
+}
+
+// Metrics gathers what this node counts.
+func (n *Node) Metrics() prometheus.Gatherer { return n.metrics.registry }

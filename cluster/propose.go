@@ -1,0 +1,100 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"fencepost/fsm"
+	"fencepost/fsm/fsmpb"
+)
+
+// enqueueBound is how long a proposal waits for Raft to take it. One that was
+// not taken is surely not applied.
+const enqueueBound = 2 * time.Second
+
+// Acquire proposes an acquisition. received is when the request came in.
+func (n *Node) Acquire(ctx context.Context, received time.Time, c *fsmpb.Acquire) (Reply[*fsmpb.Outcome], error) {
+	return n.mutate(ctx, received, &fsmpb.Command{Op: &fsmpb.Command_Acquire{Acquire: c}})
+}
+
+// Release proposes a release.
+func (n *Node) Release(ctx context.Context, received time.Time, c *fsmpb.Release) (Reply[*fsmpb.Outcome], error) {
+	return n.mutate(ctx, received, &fsmpb.Command{Op: &fsmpb.Command_Release{Release: c}})
+}
+
+// Write proposes a guarded write.
+func (n *Node) Write(ctx context.Context, received time.Time, c *fsmpb.Write) (Reply[*fsmpb.Outcome], error) {
+	return n.mutate(ctx, received, &fsmpb.Command{Op: &fsmpb.Command_Write{Write: c}})
+}
+
+func (n *Node) mutate(ctx context.Context, received time.Time, c *fsmpb.Command) (Reply[*fsmpb.Outcome], error) {
+	if err := n.checkQuota(c); err != nil {
+		return Reply[*fsmpb.Outcome]{}, err
+	}
+	return n.propose(ctx, received, c)
+}
+
+// propose stamps a command with the cluster clock, hands it to Raft and waits
+// for the outcome. The command must not be used again.
+func (n *Node) propose(ctx context.Context, received time.Time, c *fsmpb.Command) (Reply[*fsmpb.Outcome], error) {
+	var none Reply[*fsmpb.Outcome]
+	if n.closing.Load() {
+		return none, ErrShuttingDown
+	}
+	mb, r := n.member.Load(), n.reading.Load()
+	if mb == nil || r == nil {
+		return none, ErrNoLeader
+	}
+	c.NowMs, c.Term = r.nowMS(), r.term
+	stamped := time.Now()
+	data, err := fsm.Encode(c)
+	if err != nil {
+		return none, err
+	}
+	size := int64(len(data))
+	if n.inFlight.Add(size) > n.cfg.MaxInFlightBytes {
+		n.inFlight.Add(-size)
+		return none, ErrOverloaded
+	}
+	f := mb.raft.Apply(data, enqueueBound)
+	// The future is waited for in a goroutine of its own, because nothing
+	// bounds it: a hung disk may keep it for as long as it hangs.
+	done := make(chan error, 1)
+	go func() {
+		done <- f.Error()
+		n.inFlight.Add(-size)
+	}()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		return none, fmt.Errorf("%w: %w", ErrOutcomeUnknown, context.Cause(ctx))
+	case <-n.closed.Done():
+		return none, fmt.Errorf("%w: the node is going down", ErrOutcomeUnknown)
+	}
+	if err != nil {
+		return none, proposalError(err)
+	}
+	a, ok := f.Response().(applied)
+	if !ok {
+		return none, fmt.Errorf("%w: the entry is committed, but this node could not apply it", ErrOutcomeUnknown)
+	}
+	n.metrics.commit.Observe(time.Since(stamped).Seconds())
+	return Reply[*fsmpb.Outcome]{Outcome: a.outcome, Index: a.index, Waited: max(0, stamped.Sub(received))}, nil
+}
+
+// proposalError sorts Raft's verdicts. The first three come before the entry is
+// in any log; everything else, shutdown and storage errors too, may have left
+// it in one (P10).
+func proposalError(err error) error {
+	switch {
+	case errors.Is(err, raft.ErrNotLeader), errors.Is(err, raft.ErrLeadershipTransferInProgress):
+		return ErrNoLeader
+	case errors.Is(err, raft.ErrEnqueueTimeout):
+		return ErrOverloaded
+	}
+	return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+}

@@ -1,0 +1,277 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"fencepost/fsm"
+	"fencepost/fsm/fsmpb"
+)
+
+// sim is a whole cluster in fake time: real nodes and real Raft on transports
+// and stores in memory. It must be used inside synctest.Test.
+type sim struct {
+	t       *testing.T
+	nodes   []*simNode
+	servers []raftServer
+}
+
+type simNode struct {
+	*Node
+	s     *sim
+	id    string
+	store *simStore
+	snaps *raft.InmemSnapshotStore
+	trans *raft.InmemTransport
+
+	mu     sync.Mutex // guards exited
+	exited string
+	down   bool
+}
+
+// simStore is a log store that can hang.
+type simStore struct {
+	*raft.InmemStore
+	mu   sync.Mutex // guards hang
+	hang chan struct{}
+}
+
+func (s *simStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
+
+func (s *simStore) StoreLogs(ls []*raft.Log) error {
+	s.mu.Lock()
+	hang := s.hang
+	s.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
+	return s.InmemStore.StoreLogs(ls)
+}
+
+// stall makes writes hang until the returned function is called.
+func (s *simStore) stall() (resume func()) {
+	hang := make(chan struct{})
+	s.mu.Lock()
+	s.hang = hang
+	s.mu.Unlock()
+	return func() {
+		s.mu.Lock()
+		s.hang = nil
+		s.mu.Unlock()
+		close(hang)
+	}
+}
+
+// inSim runs a test on a cluster of three in fake time, and checks at its end
+// that the replicas are equal.
+func inSim(t *testing.T, run func(t *testing.T, s *sim)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &sim{t: t}
+		for i := range 3 {
+			s.servers = append(s.servers, raftServer{ID: fmt.Sprintf("id%d", i+1), Addr: fmt.Sprintf("n%d", i+1)})
+		}
+		for _, server := range s.servers {
+			n := &simNode{s: s, id: server.ID, store: &simStore{InmemStore: raft.NewInmemStore()}, snaps: raft.NewInmemSnapshotStore()}
+			s.nodes = append(s.nodes, n)
+		}
+		for i, n := range s.nodes {
+			n.boot(s.servers[i], nil)
+		}
+		s.connectAll()
+		defer func() {
+			for _, n := range s.nodes {
+				n.stop()
+			}
+			time.Sleep(time.Minute) // what Raft left on the way times out
+		}()
+		l := s.leader()
+		for _, server := range s.servers {
+			node := &fsmpb.Node{Name: server.Addr, Id: server.ID, RaftAddr: server.Addr, HttpAddr: server.Addr + ":80", Voter: true, Understands: 1}
+			if _, err := l.propose(t.Context(), time.Now(), &fsmpb.Command{Op: &fsmpb.Command_SetNode{SetNode: &fsmpb.SetNode{Node: node, ClusterId: "c1"}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		run(t, s)
+	})
+}
+
+func (n *simNode) boot(server raftServer, change func(*Config)) {
+	n.s.t.Helper()
+	cfg := DefaultConfig()
+	cfg.Name, cfg.HTTPAddr, cfg.RaftAddr = server.Addr, server.Addr+":80", server.Addr
+	cfg.Logger = hclog.NewNullLogger()
+	cfg.Exit = func(why string) {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.exited == "" {
+			n.exited = why
+			n.trans.DisconnectAll()
+			n.s.cut(n)
+		}
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	_, n.trans = raft.NewInmemTransportWithTimeout(raft.ServerAddress(server.Addr), 2*time.Second)
+	n.Node = newNode(cfg)
+	n.Node.id = identity{Name: server.Addr, ID: server.ID, ClusterID: "c1"}
+	n.Node.start()
+	watched := watchStore(n.store, n.store)
+	node := n.Node
+	node.wg.Go(func() { watched.watch(node.closed, cfg.DiskBound, cfg.Exit) })
+	err := n.run(&parts{
+		logs: watched, stable: watched, snaps: n.snaps, transport: n.trans, bootstrap: n.s.servers,
+		close: n.trans.Close,
+	})
+	if err != nil {
+		n.s.t.Fatal(err)
+	}
+	n.down = false
+}
+
+func (n *simNode) stop() {
+	if !n.down {
+		n.down = true
+		n.Close()
+	}
+}
+
+// crash takes the node off the network before it stops, so that it hands
+// nothing over; what its store has stays.
+func (n *simNode) crash() {
+	n.s.cut(n)
+	n.stop()
+}
+
+// restart boots a crashed node from its store.
+func (n *simNode) restart() {
+	for i, other := range n.s.nodes {
+		if other == n {
+			n.boot(n.s.servers[i], nil)
+		}
+	}
+	n.s.connectAll()
+}
+
+func (s *sim) connectAll() {
+	for i, a := range s.nodes {
+		for j, b := range s.nodes {
+			if i != j && !a.down && !b.down {
+				a.trans.Connect(raft.ServerAddress(s.servers[j].Addr), b.trans)
+			}
+		}
+	}
+}
+
+// cut separates one node from all others, both ways.
+func (s *sim) cut(n *simNode) {
+	n.trans.DisconnectAll()
+	for i, other := range s.nodes {
+		if s.nodes[i] == n {
+			for _, o := range s.nodes {
+				o.trans.Disconnect(raft.ServerAddress(s.servers[i].Addr))
+			}
+		}
+		_ = other
+	}
+}
+
+// leader waits for a leader that is ready.
+func (s *sim) leader(except ...*simNode) *simNode {
+	s.t.Helper()
+	for range 2000 {
+	nodes:
+		for _, n := range s.nodes {
+			for _, e := range except {
+				if n == e {
+					continue nodes
+				}
+			}
+			if !n.down && n.member.Load().raft.State() == raft.Leader && n.ready.term() != 0 {
+				return n
+			}
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	s.t.Fatal("no leader in 10 s")
+	return nil
+}
+
+func (n *simNode) acquire(name string, ttl time.Duration, key string) (*fsmpb.Outcome, error) {
+	c := &fsmpb.Acquire{Name: name, Holder: "h", TtlMs: uint64(ttl.Milliseconds())}
+	if key != "" {
+		c.Request = &fsmpb.Request{Key: key, Path: "acquire " + name, Digest: []byte(name)}
+	}
+	ctx, cancel := context.WithTimeout(n.s.t.Context(), 10*time.Second)
+	defer cancel()
+	r, err := n.Acquire(ctx, time.Now(), c)
+	return r.Outcome, err
+}
+
+func (n *simNode) mustAcquire(name string, ttl time.Duration) *fsmpb.Outcome {
+	n.s.t.Helper()
+	o, err := n.acquire(name, ttl, "")
+	if err != nil || o.Code != fsmpb.Code_CODE_OK {
+		n.s.t.Fatalf("acquire %s: %v %v", name, o, err)
+	}
+	return o
+}
+
+func (n *simNode) renew(name string, token uint64) (*fsmpb.Outcome, error) {
+	ctx, cancel := context.WithTimeout(n.s.t.Context(), 10*time.Second)
+	defer cancel()
+	r, err := n.Renew(ctx, []*fsmpb.Renewal{{Name: name, Token: token}})
+	if err != nil {
+		return nil, err
+	}
+	return r.Outcome[0], nil
+}
+
+func (n *simNode) put(key string, token uint64, value string) (*fsmpb.Outcome, error) {
+	ctx, cancel := context.WithTimeout(n.s.t.Context(), 10*time.Second)
+	defer cancel()
+	r, err := n.Write(ctx, time.Now(), &fsmpb.Write{
+		Token: token, Ops: []*fsmpb.WriteOp{{Kind: fsmpb.WriteOp_KIND_PUT, Key: key, Value: []byte(value)}},
+	})
+	return r.Outcome, err
+}
+
+// lease is what a linearizable read says of a lease, and the time it has left.
+func (n *simNode) lease(name string) (l *fsm.Lease, left time.Duration, err error) {
+	_, err = n.Read(n.s.t.Context(), false, func(s *fsm.State) {
+		l, left = nil, 0
+		if found, ok := s.Lease(name); ok {
+			l, left = found, time.Duration(found.ExpiresInMS(s.ClockMS()))*time.Millisecond
+		}
+	})
+	return l, left, err
+}
+
+// sameEverywhere waits until all nodes have applied the same, and compares.
+func (s *sim) sameEverywhere() {
+	s.t.Helper()
+	type at struct{ index, digest uint64 }
+	var seen []at
+	for range 2000 {
+		seen = nil
+		same := true
+		for _, n := range s.nodes {
+			var a at
+			n.machine.view(func(st *fsm.State) { a = at{st.Index(), st.Digest()} })
+			seen = append(seen, a)
+			same = same && a == seen[0]
+		}
+		if same {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	s.t.Fatalf("replicas differ: %v", seen)
+}

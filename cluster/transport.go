@@ -1,0 +1,139 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+)
+
+// Every Raft connection begins with this and the cluster id, so that nodes of
+// two clusters that got each other's addresses cannot speak.
+const (
+	greetingMagic = "FPRAFT1\n"
+	greetingBound = 5 * time.Second
+	// maxGreetings bounds connections that have not said who they are yet.
+	maxGreetings = 64
+)
+
+// streams is Raft's way to the other nodes of one cluster.
+type streams struct {
+	net.Listener
+	advertised net.Addr
+	greeting   string
+	log        hclog.Logger
+
+	greeted chan net.Conn
+	done    chan struct{}
+	once    sync.Once
+	wg      sync.WaitGroup
+}
+
+func listen(addr, advertise, clusterID string, log hclog.Logger) (*streams, error) {
+	adv, err := net.ResolveTCPAddr("tcp", advertise)
+	if err != nil {
+		return nil, fmt.Errorf("resolve the Raft address that others use: %w", err)
+	}
+	if adv.IP == nil || adv.IP.IsUnspecified() {
+		return nil, fmt.Errorf("others cannot reach Raft at %q: name an address of this node", advertise)
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen for Raft: %w", err)
+	}
+	s := &streams{
+		Listener: l, advertised: adv, greeting: greetingMagic + clusterID, log: log,
+		greeted: make(chan net.Conn), done: make(chan struct{}),
+	}
+	s.wg.Go(s.accept)
+	return s, nil
+}
+
+func (s *streams) accept() {
+	slots := make(chan struct{}, maxGreetings)
+	for {
+		c, err := s.Listener.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			s.log.Warn("accept a Raft connection", "error", err)
+			select {
+			case <-time.After(100 * time.Millisecond): // out of descriptors, most likely
+			case <-s.done:
+				return
+			}
+			continue
+		}
+		select {
+		case slots <- struct{}{}:
+		default:
+			c.Close()
+			continue
+		}
+		s.wg.Go(func() {
+			defer func() { <-slots }()
+			s.greet(c)
+		})
+	}
+}
+
+// greet hands the connection to Raft if it is of this cluster.
+func (s *streams) greet(c net.Conn) {
+	c.SetReadDeadline(time.Now().Add(greetingBound))
+	got := make([]byte, len(s.greeting))
+	if _, err := io.ReadFull(c, got); err != nil || string(got) != s.greeting {
+		if err == nil {
+			s.log.Warn("refused a Raft connection of another cluster", "from", c.RemoteAddr().String())
+		}
+		c.Close()
+		return
+	}
+	c.SetReadDeadline(time.Time{})
+	select {
+	case s.greeted <- c:
+	case <-s.done:
+		c.Close()
+	}
+}
+
+func (s *streams) Accept() (net.Conn, error) {
+	select {
+	case c := <-s.greeted:
+		return c, nil
+	case <-s.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	d := net.Dialer{Timeout: timeout, KeepAlive: 5 * time.Second}
+	c, err := d.Dial("tcp", string(address))
+	if err != nil {
+		return nil, err
+	}
+	c.SetWriteDeadline(time.Now().Add(timeout))
+	if _, err := io.WriteString(c, s.greeting); err != nil {
+		c.Close()
+		return nil, err
+	}
+	c.SetWriteDeadline(time.Time{})
+	return c, nil
+}
+
+func (s *streams) Addr() net.Addr { return s.advertised }
+
+func (s *streams) Close() error {
+	var err error
+	s.once.Do(func() {
+		close(s.done)
+		err = s.Listener.Close()
+		s.wg.Wait()
+	})
+	return err
+}

@@ -1,0 +1,286 @@
+package fsm
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"fencepost/fsm/fsmpb"
+)
+
+// A scriptRun is the state that a script works on, and the leader's side of it.
+//
+//	acquire NAME holder= ttl= [principal= meta=k:v key= server]
+//	renew NAME token= [ttl= principal=]     or "renew" and lines NAME token= …
+//	release NAME token= [principal= key=]
+//	put|delete|fence|check KEY token= [value= type= guard=held lease= if-version= principal= key= server]
+//	txn token= [as above]                   and lines put|delete|fence|check KEY [value= type= if-version=]
+//	advance, tick, set-node NAME id= cluster=, remove-node NAME id=
+//	clock +5s      the leader's reading moves; the next entry carries it
+//	term 2         Raft's term from here on
+//	skip 5         Raft uses five indexes for itself
+//	snapshot       goes on with a state restored from a snapshot of this one
+//	lease NAME, key KEY, state, totals, requests    print
+//
+// Any command that makes an entry takes read-term=, the term of its reading,
+// where that is not the entry's.
+type scriptRun struct {
+	t     *testing.T
+	where string
+	s     *State
+	nowMS uint64
+	term  uint64
+	next  uint64
+}
+
+func newScriptRun(t *testing.T) *scriptRun {
+	return &scriptRun{t: t, s: New(), term: 1, next: 1}
+}
+
+// scriptLine is a command's words: verb, name, and name=value arguments.
+type scriptLine struct {
+	verb, name string
+	args       map[string]string
+	used       map[string]bool
+	fail       func(format string, args ...any)
+}
+
+func (r *scriptRun) parse(line string) *scriptLine {
+	l := &scriptLine{args: map[string]string{}, used: map[string]bool{}}
+	l.fail = func(format string, args ...any) {
+		r.t.Helper()
+		r.t.Fatalf("%s: %s", r.where, fmt.Sprintf(format, args...))
+	}
+	for i, word := range strings.Fields(line) {
+		name, value, ok := strings.Cut(word, "=")
+		switch {
+		case i == 0:
+			l.verb = word
+		case ok || i > 1:
+			l.args[name] = value
+		default:
+			l.name = word
+		}
+	}
+	return l
+}
+
+func (l *scriptLine) arg(name string) string { l.used[name] = true; return l.args[name] }
+func (l *scriptLine) has(name string) bool   { l.used[name] = true; _, ok := l.args[name]; return ok }
+
+func (l *scriptLine) num(name string) uint64 {
+	if !l.has(name) {
+		return 0
+	}
+	n, err := strconv.ParseUint(l.arg(name), 10, 64)
+	if err != nil {
+		l.fail("%v", err)
+	}
+	return n
+}
+
+func (l *scriptLine) ms(name string) uint64 {
+	if !l.has(name) {
+		return 0
+	}
+	return parseMS(l, l.arg(name))
+}
+
+func parseMS(l *scriptLine, s string) uint64 {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		l.fail("%v", err)
+	}
+	return uint64(d.Milliseconds())
+}
+
+// request is what the edge makes of an Idempotency-Key: the digest is of
+// everything that was asked but the key.
+func (l *scriptLine) request(below []string) *fsmpb.Request {
+	if !l.has("key") {
+		return nil
+	}
+	asked := []string{}
+	for _, name := range slices.Sorted(maps.Keys(l.args)) {
+		if name != "key" && name != "server" && name != "principal" && name != "read-term" {
+			asked = append(asked, name+"="+l.args[name])
+		}
+	}
+	asked = append(asked, below...)
+	return &fsmpb.Request{
+		Key: l.arg("key"), Path: l.verb + " " + l.name, Digest: []byte(strings.Join(asked, " ")), ServerMade: l.has("server"),
+	}
+}
+
+// command runs one command and returns what it prints.
+func (r *scriptRun) command(line string, below []string) []string {
+	l := r.parse(line)
+	if lines, ok := r.look(l); ok {
+		r.allUsed(l)
+		return lines
+	}
+	c := r.entry(l, below)
+	c.NowMs, c.Term = r.nowMS, r.term
+	if l.has("read-term") {
+		c.Term = l.num("read-term")
+	}
+	r.allUsed(l)
+	// As in life: an entry is its bytes.
+	b, err := Encode(c)
+	if err != nil {
+		l.fail("%v", err)
+	}
+	if c, err = Decode(b); err != nil {
+		l.fail("%v", err)
+	}
+	o, events, err := r.s.Apply(r.next, r.term, c)
+	if err != nil {
+		l.fail("%v", err)
+	}
+	r.next++
+	out := printOutcome(c, o)
+	for _, e := range events {
+		out = append(out, "  "+printEvent(e))
+	}
+	return out
+}
+
+func (r *scriptRun) allUsed(l *scriptLine) {
+	for name := range l.args {
+		if !l.used[name] {
+			l.fail("unknown argument %q", name)
+		}
+	}
+}
+
+// entry is the command that a line of a script stands for.
+func (r *scriptRun) entry(l *scriptLine, below []string) *fsmpb.Command {
+	principal := l.arg("principal")
+	switch l.verb {
+	case "acquire":
+		a := &fsmpb.Acquire{
+			Name: l.name, Holder: l.arg("holder"), Principal: principal, TtlMs: l.ms("ttl"), Request: l.request(nil),
+		}
+		if k, v, ok := strings.Cut(l.arg("meta"), ":"); ok {
+			a.Metadata = []*fsmpb.Pair{{Key: k, Value: v}}
+		}
+		return &fsmpb.Command{Op: &fsmpb.Command_Acquire{Acquire: a}}
+	case "renew":
+		c := &fsmpb.Renew{}
+		lines := []*scriptLine{l}
+		if l.name == "" {
+			lines = nil
+			for _, b := range below {
+				lines = append(lines, r.parse("renew "+b))
+			}
+		}
+		for _, m := range lines {
+			c.Renewals = append(c.Renewals, &fsmpb.Renewal{
+				Name: m.name, Token: m.num("token"), TtlMs: m.ms("ttl"), Principal: m.arg("principal"),
+			})
+			if m != l {
+				r.allUsed(m)
+			}
+		}
+		return &fsmpb.Command{Op: &fsmpb.Command_Renew{Renew: c}}
+	case "release":
+		return &fsmpb.Command{Op: &fsmpb.Command_Release{Release: &fsmpb.Release{
+			Name: l.name, Token: l.num("token"), Principal: principal, Request: l.request(nil),
+		}}}
+	case "put", "delete", "fence", "check", "txn":
+		return r.write(l, below, principal)
+	case "advance":
+		return &fsmpb.Command{Op: &fsmpb.Command_Advance{Advance: &fsmpb.Advance{}}}
+	case "tick":
+		return &fsmpb.Command{Op: &fsmpb.Command_Tick{Tick: &fsmpb.Tick{}}}
+	case "set-node":
+		return &fsmpb.Command{Op: &fsmpb.Command_SetNode{SetNode: &fsmpb.SetNode{
+			ClusterId: l.arg("cluster"), Node: &fsmpb.Node{Name: l.name, Id: l.arg("id")},
+		}}}
+	case "remove-node":
+		return &fsmpb.Command{Op: &fsmpb.Command_RemoveNode{RemoveNode: &fsmpb.RemoveNode{Name: l.name, Id: l.arg("id")}}}
+	}
+	l.fail("unknown command %q", l.verb)
+	return nil
+}
+
+func (r *scriptRun) write(l *scriptLine, below []string, principal string) *fsmpb.Command {
+	w := &fsmpb.Write{Token: l.num("token"), Principal: principal, Lease: l.arg("lease"), Request: l.request(below)}
+	switch guard := l.arg("guard"); guard {
+	case "", "latest":
+	case "held":
+		w.Guard = fsmpb.Guard_GUARD_HELD
+	default:
+		l.fail("unknown guard %q", guard)
+	}
+	lines := []*scriptLine{l}
+	if l.verb == "txn" {
+		lines = nil
+		for _, b := range below {
+			lines = append(lines, r.parse(b))
+		}
+	}
+	for _, m := range lines {
+		kind, ok := fsmpb.WriteOp_Kind_value["KIND_"+strings.ToUpper(m.verb)]
+		if !ok {
+			l.fail("unknown operation %q", m.verb)
+		}
+		op := &fsmpb.WriteOp{Kind: fsmpb.WriteOp_Kind(kind), Key: m.name, Value: []byte(m.arg("value")), ContentType: m.arg("type")}
+		if m.has("if-version") {
+			version := m.num("if-version")
+			op.IfVersion = &version
+		}
+		w.Ops = append(w.Ops, op)
+		if m != l {
+			r.allUsed(m)
+		}
+	}
+	return &fsmpb.Command{Op: &fsmpb.Command_Write{Write: w}}
+}
+
+// look runs the commands that make no entry.
+func (r *scriptRun) look(l *scriptLine) (lines []string, ok bool) {
+	switch l.verb {
+	case "clock":
+		r.nowMS += parseMS(l, strings.TrimPrefix(l.name, "+"))
+	case "term":
+		r.term, _ = strconv.ParseUint(l.name, 10, 64)
+	case "skip":
+		n, err := strconv.ParseUint(l.name, 10, 64)
+		if err != nil {
+			l.fail("%v", err)
+		}
+		r.next += n
+	case "snapshot":
+		var b bytes.Buffer
+		if _, err := r.s.Snapshot().WriteTo(&b); err != nil {
+			l.fail("%v", err)
+		}
+		restored, err := ReadSnapshot(&b)
+		if err != nil {
+			l.fail("%v", err)
+		}
+		if got, want := restored.Digest(), r.s.Digest(); got != want {
+			l.fail("restored state has digest %x, want %x", got, want)
+		}
+		r.s = restored
+	case "lease":
+		return []string{printLease(r.s, l.name)}, true
+	case "key":
+		return []string{printKey(r.s, l.name)}, true
+	case "state":
+		return []string{printState(r.s)}, true
+	case "totals":
+		return []string{fmt.Sprintf("%+v", r.s.Totals())}, true
+	case "requests":
+		return printRequests(r.s), true
+	default:
+		return nil, false
+	}
+	return nil, true
+}

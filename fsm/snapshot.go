@@ -1,0 +1,320 @@
+package fsm
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+
+	"google.golang.org/protobuf/proto"
+
+	"fencepost/fsm/fsmpb"
+)
+
+// A snapshot is the magic, then frames, then a checksum:
+//
+//	"FENCEPOST\n"
+//	frame*                 uvarint length, then a fsmpb.Record
+//	uvarint 0, SHA-256     of everything before the checksum
+//
+// The first record is the header, the last the trailer, which has the digest
+// of the state; so a reader knows that what it built is what was written. It is
+// written and read record by record: the state is never held twice.
+const (
+	snapshotMagic   = "FENCEPOST\n"
+	snapshotVersion = 1
+	// maxFrameBytes is far above the largest record that the limits allow.
+	maxFrameBytes = 64 << 20
+)
+
+// ErrBadSnapshot is wrapped by every error that is the snapshot's own fault.
+var ErrBadSnapshot = errors.New("damaged or foreign snapshot")
+
+// A Snapshot is the state at one index. It may be written while the state that
+// it was taken from goes on applying.
+type Snapshot struct{ s *State }
+
+// Snapshot takes one in constant time: the trees are copied on write.
+func (s *State) Snapshot() *Snapshot {
+	c := *s
+	c.leases, c.keys = s.leases.Copy(), s.keys.Copy()
+	c.requests, c.nodes = s.requests.Copy(), s.nodes.Copy()
+	c.tokens, c.expiries, c.removals, c.tombstones, c.events = nil, nil, nil, nil, nil
+	return &Snapshot{&c}
+}
+
+// Index is the public index that the snapshot is at.
+func (p *Snapshot) Index() uint64 { return p.s.index }
+
+// WriteTo writes the snapshot. It may be called from any goroutine, by one at a time.
+func (p *Snapshot) WriteTo(w io.Writer) (int64, error) {
+	buffered := bufio.NewWriterSize(w, 256<<10)
+	out := &snapshotWriter{w: buffered, sum: sha256.New()}
+	out.raw([]byte(snapshotMagic))
+	s := p.s
+	out.record(&fsmpb.Record{Record: &fsmpb.Record_Header{Header: s.header()}})
+	s.nodes.Scan(func(_ string, n *fsmpb.Node) bool {
+		return out.record(&fsmpb.Record{Record: &fsmpb.Record_Node{Node: n}})
+	})
+	s.leases.Scan(func(_ string, l *Lease) bool {
+		return out.record(&fsmpb.Record{Record: &fsmpb.Record_Lease{Lease: l.record()}})
+	})
+	s.keys.Scan(func(_ string, k *Key) bool {
+		return out.record(&fsmpb.Record{Record: &fsmpb.Record_Key{Key: k.record()}})
+	})
+	s.requests.Scan(func(_ string, r *request) bool {
+		return out.record(&fsmpb.Record{Record: &fsmpb.Record_Request{Request: r.record()}})
+	})
+	out.record(&fsmpb.Record{Record: &fsmpb.Record_Trailer{Trailer: &fsmpb.Trailer{Records: out.records, Digest: s.Digest()}}})
+	out.raw([]byte{0})
+	out.raw(out.sum.Sum(nil))
+	if out.err == nil {
+		out.err = buffered.Flush()
+	}
+	if out.err != nil {
+		return out.n, fmt.Errorf("write snapshot: %w", out.err)
+	}
+	return out.n, nil
+}
+
+type snapshotWriter struct {
+	w       io.Writer
+	sum     hash.Hash
+	buf     []byte
+	n       int64
+	records uint64
+	err     error
+}
+
+func (w *snapshotWriter) raw(b []byte) {
+	if w.err != nil {
+		return
+	}
+	w.sum.Write(b)
+	n, err := w.w.Write(b)
+	w.n += int64(n)
+	w.err = err
+}
+
+func (w *snapshotWriter) record(r *fsmpb.Record) bool {
+	if w.err != nil {
+		return false
+	}
+	w.buf = binary.AppendUvarint(w.buf[:0], uint64(proto.Size(r)))
+	w.buf, w.err = proto.MarshalOptions{}.MarshalAppend(w.buf, r)
+	w.raw(w.buf)
+	w.records++
+	return w.err == nil
+}
+
+// ReadSnapshot builds a state from what WriteTo wrote. It reads nothing behind
+// the snapshot's end, and fails, with ErrBadSnapshot in the chain, unless every
+// byte is as it was written.
+func ReadSnapshot(r io.Reader) (*State, error) {
+	in := &snapshotReader{r: bufio.NewReaderSize(r, 256<<10), sum: sha256.New()}
+	s, err := in.state()
+	if err != nil {
+		return nil, fmt.Errorf("read snapshot: %w", err)
+	}
+	return s, nil
+}
+
+type snapshotReader struct {
+	r   *bufio.Reader
+	sum hash.Hash
+	buf []byte
+}
+
+func bad(format string, args ...any) error {
+	return fmt.Errorf("%w: "+format, append([]any{ErrBadSnapshot}, args...)...)
+}
+
+func (r *snapshotReader) state() (*State, error) {
+	magic := make([]byte, len(snapshotMagic))
+	if _, err := io.ReadFull(r.r, magic); err != nil || string(magic) != snapshotMagic {
+		return nil, bad("it does not begin like one")
+	}
+	r.sum.Write(magic)
+	s := New()
+	var records uint64
+	var trailer *fsmpb.Trailer
+	for {
+		rec, err := r.record()
+		if err != nil {
+			return nil, err
+		}
+		if rec == nil {
+			break
+		}
+		if trailer != nil {
+			return nil, bad("records follow the trailer")
+		}
+		if t, ok := rec.Record.(*fsmpb.Record_Trailer); ok {
+			trailer = t.Trailer
+			continue
+		}
+		if err := s.load(rec, records == 0); err != nil {
+			return nil, err
+		}
+		records++
+	}
+	want := r.sum.Sum(nil)
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(r.r, got); err != nil || !bytes.Equal(got, want) {
+		return nil, bad("its checksum differs")
+	}
+	if trailer == nil || trailer.Records != records || records == 0 {
+		return nil, bad("it is not complete")
+	}
+	if trailer.Digest != s.Digest() {
+		return nil, bad("the state built from it has another digest than the one it was written from")
+	}
+	return s, nil
+}
+
+// record reads one frame; nil at the end of the frames.
+func (r *snapshotReader) record() (*fsmpb.Record, error) {
+	n, err := binary.ReadUvarint(r)
+	if err != nil {
+		return nil, bad("it is cut short")
+	}
+	if n == 0 {
+		return nil, nil
+	}
+	if n > maxFrameBytes {
+		return nil, bad("a record of %d bytes", n)
+	}
+	if b, err := r.body(int(n)); err != nil {
+		return nil, err
+	} else if r.buf = b; true {
+		r.sum.Write(b)
+	}
+	rec := new(fsmpb.Record)
+	if err := proto.Unmarshal(r.buf, rec); err != nil {
+		return nil, bad("%v", err)
+	}
+	if name, ok := unknownIn(rec.ProtoReflect()); ok {
+		return nil, bad("a field of %s is unknown to this version of fencepost", name)
+	}
+	return rec, nil
+}
+
+// body reads n bytes without trusting n with memory before the bytes are there.
+func (r *snapshotReader) body(n int) ([]byte, error) {
+	const step = 1 << 20
+	b := r.buf[:0]
+	for len(b) < n {
+		k := min(step, n-len(b))
+		at := len(b)
+		b = append(b, make([]byte, k)...)
+		if _, err := io.ReadFull(r.r, b[at:]); err != nil {
+			return nil, bad("it is cut short")
+		}
+	}
+	return b, nil
+}
+
+// ReadByte makes the reader fit for binary.ReadUvarint.
+func (r *snapshotReader) ReadByte() (byte, error) {
+	b, err := r.r.ReadByte()
+	if err == nil {
+		r.sum.Write([]byte{b})
+	}
+	return b, err
+}
+
+func (s *State) load(rec *fsmpb.Record, first bool) error {
+	if h, ok := rec.Record.(*fsmpb.Record_Header); ok != first {
+		return bad("its header is missing or repeated")
+	} else if ok {
+		return s.loadHeader(h.Header)
+	}
+	switch r := rec.Record.(type) {
+	case *fsmpb.Record_Node:
+		s.putNode(r.Node.Name, r.Node)
+	case *fsmpb.Record_Lease:
+		s.setLease(r.Lease.Name, leaseOf(r.Lease))
+	case *fsmpb.Record_Key:
+		s.setKey(r.Key.Key, keyOf(r.Key))
+	case *fsmpb.Record_Request:
+		q := requestOf(r.Request)
+		if q.id == nil || q.outcome == nil {
+			return bad("a request without a key or an outcome")
+		}
+		s.setRequest(requestKey(q.principal, q.id), q)
+	default:
+		return bad("a record of an unknown kind")
+	}
+	return nil
+}
+
+func (s *State) loadHeader(h *fsmpb.Header) error {
+	if h.Version != snapshotVersion {
+		return bad("format %d is unknown to this version of fencepost", h.Version)
+	}
+	s.clusterID, s.index, s.base = h.ClusterId, h.Index, h.Base
+	s.clockMS, s.floor, s.lastToken = h.ClockMs, h.Floor, h.LastToken
+	if t := h.Totals; t != nil {
+		s.totals = Totals{
+			Grants: t.Grants, Renewals: t.Renewals, Expirations: t.Expirations, Releases: t.Releases,
+			BelowWatermark: t.RefusedBelowWatermark, NewerIssued: t.RefusedNewerIssued, NotOnRecord: t.RefusedNotOnRecord,
+			WrongLease: t.RefusedWrongLease, NotHeld: t.RefusedNotHeld, NotIssued: t.RefusedNotIssued,
+		}
+	}
+	return nil
+}
+
+func (s *State) header() *fsmpb.Header {
+	t := s.totals
+	return &fsmpb.Header{
+		Version: snapshotVersion, ClusterId: s.clusterID, Index: s.index, Base: s.base,
+		ClockMs: s.clockMS, Floor: s.floor, LastToken: s.lastToken,
+		Totals: &fsmpb.Totals{
+			Grants: t.Grants, Renewals: t.Renewals, Expirations: t.Expirations, Releases: t.Releases,
+			RefusedBelowWatermark: t.BelowWatermark, RefusedNewerIssued: t.NewerIssued, RefusedNotOnRecord: t.NotOnRecord,
+			RefusedWrongLease: t.WrongLease, RefusedNotHeld: t.NotHeld, RefusedNotIssued: t.NotIssued,
+		},
+	}
+}
+
+func (l *Lease) record() *fsmpb.LeaseRecord {
+	return &fsmpb.LeaseRecord{
+		Name: l.Name, Holder: l.Holder, Principal: l.Principal, Token: l.Token, PreviousToken: l.Previous,
+		Live: l.Live, Ended: l.Ended, TtlMs: l.TTLMS, DeadlineMs: l.DeadlineMS, GoneMs: l.GoneMS,
+		Renewals: l.Renewals, Metadata: l.Metadata, RequestKey: l.requestKey,
+	}
+}
+
+func leaseOf(r *fsmpb.LeaseRecord) *Lease {
+	return &Lease{
+		Name: r.Name, Holder: r.Holder, Principal: r.Principal, Token: r.Token, Previous: r.PreviousToken,
+		Live: r.Live, Ended: r.Ended, TTLMS: r.TtlMs, DeadlineMS: r.DeadlineMs, GoneMS: r.GoneMs,
+		Renewals: r.Renewals, Metadata: r.Metadata, requestKey: r.RequestKey,
+	}
+}
+
+func (k *Key) record() *fsmpb.KeyRecord {
+	return &fsmpb.KeyRecord{
+		Key: k.Key, Present: k.Present, Value: k.Value, ContentType: k.ContentType,
+		Version: k.Version, Token: k.Token, Watermark: k.Watermark,
+	}
+}
+
+func keyOf(r *fsmpb.KeyRecord) *Key {
+	return &Key{
+		Key: r.Key, Present: r.Present, Value: r.Value, ContentType: r.ContentType,
+		Version: r.Version, Token: r.Token, Watermark: r.Watermark,
+	}
+}
+
+func (r *request) record() *fsmpb.RequestRecord {
+	return &fsmpb.RequestRecord{Principal: r.principal, Request: r.id, Attempt: r.attempt, Outcome: r.outcome, GoneMs: r.goneMS}
+}
+
+func requestOf(r *fsmpb.RequestRecord) *request {
+	return &request{principal: r.Principal, id: r.Request, attempt: r.Attempt, outcome: r.Outcome, goneMS: r.GoneMs}
+}
