@@ -1,0 +1,212 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	mathrand "math/rand/v2"
+	"net/http"
+	"net/http/httptrace"
+	"strings"
+	"time"
+
+	"fencepost/httpapi/wire"
+)
+
+const (
+	firstBackOff = 20 * time.Millisecond
+	maxBackOff   = 500 * time.Millisecond
+	// maxAnswer bounds what is read of one answer: a page of values is the
+	// greatest, and what answers more is not fencepost.
+	maxAnswer = 1 << 30
+)
+
+// call is one request of the API, sent as often as it takes.
+type call struct {
+	what   string // for errors: "acquire jobs/nightly"
+	method string
+	path   string // escaped, with the query
+	header http.Header
+	body   []byte
+	read   bool // changes nothing: every failure is ErrUnavailable
+}
+
+// answer is a 200.
+type answer struct {
+	header http.Header
+	body   []byte
+	sent   time.Time // before the attempt left that was answered
+}
+
+// verdict is what one attempt says about the call.
+type verdict int
+
+const (
+	answered verdict = iota
+	refused          // decided: nothing was changed, whatever earlier attempts did
+	notNow           // not decided, and surely not applied by this attempt
+	maybe            // not decided, and perhaps applied
+	hopeless         // speaks of this attempt only, and a repetition would meet the same
+)
+
+// do sends the call until it is decided or the context ends.
+func (c *Client) do(ctx context.Context, q *call) (*answer, error) {
+	key := ""
+	if !q.read {
+		key, _ = ctx.Value(keyInContext{}).(string)
+		if key == "" {
+			key = rand.Text()
+		}
+	}
+	o := &OutcomeError{Call: q.what, Key: key}
+	pause := backOff{next: firstBackOff, free: len(c.endpoints) - 1}
+	for {
+		if o.cause = ctx.Err(); o.cause != nil {
+			return nil, o
+		}
+		at := c.at.Load()
+		o.Attempts++
+		a, v, sent, err := c.once1(ctx, c.endpoints[int(at)%len(c.endpoints)], q, key)
+		switch v {
+		case answered:
+			return a, nil
+		case refused:
+			return nil, fmt.Errorf("%s: %w", q.what, err)
+		case hopeless:
+			if !o.Unknown {
+				return nil, fmt.Errorf("%s: %w", q.what, err)
+			}
+			o.Last = err
+			return nil, o // an earlier attempt may have been applied, this answer does not tell
+		case maybe:
+			o.Unknown = o.Unknown || !q.read
+		}
+		o.Last = err
+		if c.once {
+			return nil, o
+		}
+		c.at.CompareAndSwap(at, at+1) // another call may have moved on already
+		if o.cause = pause.wait(ctx, sent); o.cause != nil {
+			return nil, o
+		}
+	}
+}
+
+// backOff paces the attempts of one call.
+type backOff struct {
+	next time.Duration
+	free int // attempts that may still follow at once
+}
+
+// wait pauses before the next attempt; an error is the context's. A node that
+// could not be reached at all has cost nobody anything, so the others are tried
+// at once. Retry-After is not waited for: it counts in whole seconds, and a
+// failover is over in less.
+func (b *backOff) wait(ctx context.Context, sent bool) error {
+	if !sent && b.free > 0 {
+		b.free--
+		return nil
+	}
+	d := b.next/2 + mathrand.N(b.next/2+1)
+	b.next = min(2*b.next, maxBackOff)
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// once1 is one attempt. sent says whether a connection was made, so that the
+// request may have left.
+func (c *Client) once1(ctx context.Context, base string, q *call, key string) (a *answer, v verdict, sent bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.attempt)
+	defer cancel()
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true }}
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), q.method, base+q.path, bytes.NewReader(q.body))
+	if err != nil {
+		return nil, hopeless, false, err
+	}
+	for name, values := range q.header {
+		req.Header[name] = values
+	}
+	if key != "" {
+		req.Header.Set(wire.HeaderIdempotencyKey, key)
+	}
+	if c.bearer != "" {
+		req.Header.Set("Authorization", "Bearer "+c.bearer)
+	}
+	start := time.Now()
+	resp, err := c.http.Do(req)
+	if err != nil {
+		if !sent {
+			return nil, notNow, false, err
+		}
+		return nil, maybe, true, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, maybe, true, fmt.Errorf("read answer of %s: %w", base, err)
+	}
+	if resp.StatusCode == http.StatusOK {
+		return &answer{header: resp.Header, body: body, sent: start}, answered, true, nil
+	}
+	e := problem(resp, body)
+	return nil, judge(e), true, e
+}
+
+// judge says what an answer other than 200 means for the call (P10).
+func judge(e *Error) verdict {
+	switch e.Status {
+	case http.StatusConflict, http.StatusPreconditionFailed, http.StatusUnprocessableEntity, http.StatusNotFound:
+		if e.Code != "" {
+			return refused // decided by an entry, or a read's answer
+		}
+	case http.StatusServiceUnavailable:
+		switch e.Code {
+		case wire.CodeNoLeader, wire.CodeShuttingDown, wire.CodeOverloaded:
+			return notNow
+		}
+		return maybe // some proxy's: who knows how far it had got
+	case http.StatusInternalServerError:
+		// Not one of the answers that ask for a repetition, and nothing that says
+		// how far it got.
+		return maybe
+	}
+	if e.Status > 500 {
+		return maybe
+	}
+	return hopeless
+}
+
+// problem reads an error document; what is none becomes an Error without a code.
+func problem(resp *http.Response, body []byte) *Error {
+	e := &Error{
+		Status: resp.StatusCode,
+		Leader: resp.Header.Get(wire.HeaderLeader), Node: resp.Header.Get(wire.HeaderNode),
+	}
+	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/problem+json") {
+		return e
+	}
+	var p wire.Problem
+	if json.Unmarshal(body, &p) == nil {
+		fill(e, &p)
+	}
+	return e
+}
+
+// decode reads the document of a 200. One that cannot be read leaves the outcome
+// of a mutation unknown.
+func decode(q *call, a *answer, into any) error {
+	if err := json.Unmarshal(a.body, into); err != nil {
+		return &OutcomeError{Call: q.what, Unknown: !q.read, Attempts: 1, Last: errors.New("answer is not the API's JSON: " + err.Error())}
+	}
+	return nil
+}

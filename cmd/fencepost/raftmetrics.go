@@ -1,0 +1,26 @@
+package main
+
+import (
+	"github.com/hashicorp/go-hclog"
+	metrics "github.com/hashicorp/go-metrics/compat"
+	sink "github.com/hashicorp/go-metrics/compat/prometheus"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// raftMetrics routes what Raft and its log store measure, which goes to a
+// global sink, to a registry. All nodes in one process share them. It must go
+// through the compat packages: only those reach the libraries whichever
+// build tags are set.
+func raftMetrics(log hclog.Logger) prometheus.Gatherer {
+	registry := prometheus.NewRegistry()
+	s, err := sink.NewPrometheusSinkFrom(sink.PrometheusOpts{Registerer: registry})
+	if err == nil {
+		c := metrics.DefaultConfig("fencepost")
+		c.EnableHostname, c.EnableRuntimeMetrics = false, false
+		_, err = metrics.NewGlobal(c, s)
+	}
+	if err != nil {
+		log.Warn("Raft's own metrics are not served", "error", err)
+	}
+	return registry
+}

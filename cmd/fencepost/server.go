@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"fencepost/cluster"
+	"fencepost/httpapi"
+)
+
+// drainBound is how long a stopping node waits for the answers that are on
+// their way out.
+const drainBound = 5 * time.Second
+
+// exitBroken is the exit status of a node that must not go on: a stalled disk,
+// an entry that it cannot apply.
+const exitBroken = 70
+
+func newServerCommand(env *environment) *cobra.Command {
+	cfg := cluster.DefaultConfig()
+	limits := httpapi.DefaultLimits()
+	var logLevel, advertiseHTTP string
+	var logJSON bool
+	c := &cobra.Command{
+		Use:   "server --name NAME --data-dir DIR --http-addr HOST:PORT --raft-addr HOST:PORT --peers URL,URL,URL --expect N",
+		Short: "Run one node of a cluster",
+		Long: `Run one node of a cluster.
+
+All nodes are started with the same --peers, their own URL among them, and the
+same --expect. A node that has no state asks its peers: it joins their cluster
+if there is one, and else they form one together once all are there.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log, err := newLogger(env, cfg.Name, logLevel, logJSON)
+			if err != nil {
+				return err
+			}
+			cfg.Logger, cfg.Version = log, buildVersion()
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			defer stop()
+			listen := cfg.HTTPAddr
+			if advertiseHTTP != "" {
+				cfg.HTTPAddr = advertiseHTTP
+			}
+			return serveNode(ctx, listen, cfg, limits, raftMetrics(log))
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&cfg.Name, "name", "", "name of this node, for people; unique in the cluster")
+	f.StringVar(&cfg.DataDir, "data-dir", "", "directory for this node's log and snapshots")
+	f.StringVar(&cfg.HTTPAddr, "http-addr", "127.0.0.1:7001", "host:port to serve the HTTP API on")
+	f.StringVar(&cfg.RaftAddr, "raft-addr", "127.0.0.1:7101", "host:port for Raft")
+	f.StringVar(&advertiseHTTP, "advertise-http", "", "host:port at which others reach the API, if not --http-addr")
+	f.StringVar(&cfg.AdvertiseRaft, "advertise-raft", "", "host:port at which others reach Raft, if not --raft-addr")
+	f.StringSliceVar(&cfg.Peers, "peers", nil, "URLs of all nodes, this one included")
+	f.IntVar(&cfg.Expect, "expect", cfg.Expect, "how many nodes form the cluster")
+	f.DurationVar(&cfg.Heartbeat, "heartbeat-timeout", cfg.Heartbeat, "silence after which a follower stands for election")
+	f.DurationVar(&cfg.Election, "election-timeout", cfg.Election, "time after which an election is started again")
+	f.DurationVar(&cfg.LeaderLease, "leader-lease", cfg.LeaderLease, "time without a quorum after which a leader steps down")
+	f.DurationVar(&cfg.DiskBound, "disk-bound", cfg.DiskBound, "a write to the log that takes longer ends the process")
+	f.IntVar(&cfg.MaxLeases, "max-leases", cfg.MaxLeases, "leases on record")
+	f.Uint64Var(&cfg.MaxDataBytes, "max-data-bytes", cfg.MaxDataBytes, "bytes of keys, values and watermarks")
+	f.IntVar(&cfg.MaxRequests, "max-requests", cfg.MaxRequests, "requests remembered for their Idempotency-Key")
+	f.StringVar(&logLevel, "log-level", "info", "trace, debug, info, warn or error")
+	f.BoolVar(&logJSON, "log-json", false, "log in JSON")
+	return c
+}
+
+func newLogger(env *environment, name, level string, json bool) (hclog.Logger, error) {
+	l := hclog.LevelFromString(level)
+	if l == hclog.NoLevel {
+		return nil, usageError(fmt.Errorf("log level %q is none of trace, debug, info, warn, error", level))
+	}
+	return hclog.New(&hclog.LoggerOptions{Name: name, Level: l, JSONFormat: json, Output: env.stderr}), nil
+}
+
+// serveNode runs one node until ctx ends.
+func serveNode(ctx context.Context, listen string, cfg cluster.Config, limits httpapi.Limits, raftMetrics prometheus.Gatherer) error {
+	// The API listens first: a node that looks for its cluster must answer.
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return fmt.Errorf("listen for HTTP: %w", err)
+	}
+	log := cfg.Logger
+	cfg.Exit = func(why string) {
+		log.Error("this node ends itself", "why", why)
+		l.Close()
+		os.Exit(exitBroken)
+	}
+	node, err := cluster.Open(cfg)
+	if err != nil {
+		l.Close()
+		if strings.HasPrefix(err.Error(), "configuration: ") {
+			return usageError(err)
+		}
+		return err
+	}
+	handler := httpapi.New(node, httpapi.Options{
+		Limits: limits, Logger: log.Named("http"), Version: cfg.Version,
+		Gatherer: prometheus.Gatherers{node.Metrics(), raftMetrics},
+	})
+	defer handler.Close()
+	server := httpapi.NewServer(handler)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(l) }()
+	log.Info("serving", "http", cfg.HTTPAddr, "raft", cfg.RaftAddr, "data", cfg.DataDir, "version", cfg.Version)
+	select {
+	case err = <-served:
+		return errors.Join(fmt.Errorf("serve HTTP: %w", err), node.Close())
+	case <-ctx.Done():
+	}
+	log.Info("stopping: handing over what can be handed over")
+	err = node.Close() // new requests are refused from here on, and told so
+	drain, cancel := context.WithTimeout(context.Background(), drainBound)
+	defer cancel()
+	if drainErr := server.Shutdown(drain); drainErr != nil {
+		server.Close()
+	}
+	<-served
+	return err
+}
