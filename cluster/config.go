@@ -60,7 +60,7 @@ func DefaultConfig() Config {
 		MaxLeases:        2_000_000,
 		MaxDataBytes:     2 << 30,
 		MaxRequests:      1_000_000,
-		SnapshotEntries:  200_000,
+		SnapshotEntries:  100_000,
 		SnapshotBytes:    64 << 20,
 		SnapshotEvery:    time.Hour,
 		TrailingEntries:  10_240,

@@ -332,6 +332,8 @@ func (n *Node) Ready() error {
 		return errors.New("no leader is known")
 	case s.IsLeader && n.ready.term() == 0:
 		return errors.New("leading, but not caught up yet")
+	case s.IsLeader && n.clockStands():
+		return errors.New("the cluster clock stands still: nothing commits")
 	case !s.IsLeader && s.LastContact > 3*n.cfg.Heartbeat:
 		return fmt.Errorf("the leader was last heard of %s ago", s.LastContact.Round(time.Millisecond))
 	}
@@ -339,6 +341,15 @@ func (n *Node) Ready() error {
 		return fmt.Errorf("%d entries behind", behind)
 	}
 	return nil
+}
+
+// clockStands says that this leader has seen no commit for so long that it
+// counts no further, though something has a deadline.
+func (n *Node) clockStands() bool {
+	r := n.reading.Load()
+	needed := false
+	n.machine.view(func(s *fsm.State) { needed = s.HasDeadline() })
+	return needed && r != nil && time.Since(r.at) > standstill
 }
 
 // Live says why this process should be restarted, if it should.
