@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	mathrand "math/rand/v2"
@@ -40,6 +39,7 @@ type answer struct {
 	header http.Header
 	body   []byte
 	sent   time.Time // before the attempt left that was answered
+	key    string    // Idempotency-Key that it answers
 }
 
 // verdict is what one attempt says about the call.
@@ -70,9 +70,10 @@ func (c *Client) do(ctx context.Context, q *call) (*answer, error) {
 		}
 		at := c.at.Load()
 		o.Attempts++
-		a, v, sent, err := c.once1(ctx, c.endpoints[int(at)%len(c.endpoints)], q, key)
+		a, v, sent, err := c.try(ctx, c.endpoints[int(at)%len(c.endpoints)], q, key)
 		switch v {
 		case answered:
+			a.key = key
 			return a, nil
 		case refused:
 			return nil, fmt.Errorf("%s: %w", q.what, err)
@@ -123,11 +124,12 @@ func (b *backOff) wait(ctx context.Context, sent bool) error {
 	}
 }
 
-// once1 is one attempt. sent says whether a connection was made, so that the
+// try is one attempt. sent says whether a connection was made, so that the
 // request may have left.
-func (c *Client) once1(ctx context.Context, base string, q *call, key string) (a *answer, v verdict, sent bool, err error) {
+func (c *Client) try(ctx context.Context, base string, q *call, key string) (a *answer, v verdict, sent bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.attempt)
 	defer cancel()
+	sent = c.foreign
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true }}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), q.method, base+q.path, bytes.NewReader(q.body))
 	if err != nil {
@@ -148,7 +150,7 @@ func (c *Client) once1(ctx context.Context, base string, q *call, key string) (a
 		if !sent {
 			return nil, notNow, false, err
 		}
-		return nil, maybe, true, err
+		return nil, maybe, sent, err
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
@@ -165,9 +167,9 @@ func (c *Client) once1(ctx context.Context, base string, q *call, key string) (a
 // judge says what an answer other than 200 means for the call (P10).
 func judge(e *Error) verdict {
 	switch e.Status {
-	case http.StatusConflict, http.StatusPreconditionFailed, http.StatusUnprocessableEntity, http.StatusNotFound:
+	case http.StatusConflict, http.StatusPreconditionFailed, http.StatusUnprocessableEntity:
 		if e.Code != "" {
-			return refused // decided by an entry, or a read's answer
+			return refused
 		}
 	case http.StatusServiceUnavailable:
 		switch e.Code {
@@ -192,21 +194,37 @@ func problem(resp *http.Response, body []byte) *Error {
 		Status: resp.StatusCode,
 		Leader: resp.Header.Get(wire.HeaderLeader), Node: resp.Header.Get(wire.HeaderNode),
 	}
-	if !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/problem+json") {
+	if !strings.HasPrefix(resp.Header.Get("Content-Type"), wire.ContentTypeProblem) {
 		return e
 	}
 	var p wire.Problem
-	if json.Unmarshal(body, &p) == nil {
-		fill(e, &p)
+	if json.Unmarshal(body, &p) != nil {
+		return e
 	}
+	e.Code, e.Reason, e.Title, e.Detail, e.Field = p.Code, p.Reason, p.Title, p.Detail, p.Field
+	e.Holder, e.Token, e.LastToken = value(p.Holder), p.Token, value(p.LastToken)
+	e.Watermark, e.Version, e.OpIndex = value(p.Watermark), value(p.Version), p.OpIndex
+	e.ExpiresIn = time.Duration(value(p.ExpiresInMS)) * time.Millisecond
 	return e
 }
 
-// decode reads the document of a 200. One that cannot be read leaves the outcome
-// of a mutation unknown.
+func value[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// decode reads the document of a 200.
 func decode(q *call, a *answer, into any) error {
 	if err := json.Unmarshal(a.body, into); err != nil {
-		return &OutcomeError{Call: q.what, Unknown: !q.read, Attempts: 1, Last: errors.New("answer is not the API's JSON: " + err.Error())}
+		return unreadable(q, a, err)
 	}
 	return nil
+}
+
+// unreadable is for a 200 that is not the API's: the outcome of a mutation is
+// unknown, since who knows what has answered.
+func unreadable(q *call, a *answer, err error) error {
+	return &OutcomeError{Call: q.what, Unknown: !q.read, Attempts: 1, Key: a.key, Last: fmt.Errorf("answer is not the API's: %w", err)}
 }

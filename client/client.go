@@ -23,7 +23,8 @@ type Client struct {
 	endpoints []string // http://host:port, without a slash at the end
 	at        atomic.Uint32
 	http      *http.Client
-	own       *http.Transport // nil: the caller's
+	own       *http.Transport
+	foreign   bool // the caller's transport is used in place of own
 	bearer    string
 	attempt   time.Duration
 	once      bool
@@ -61,10 +62,11 @@ func WithBearerToken(token string) Option {
 	}
 }
 
-// WithTransport replaces the transport, for tests and for unusual networks. It
-// must not retry on its own without the request's headers.
+// WithTransport replaces the transport, for tests and for unusual networks. What
+// it fails with counts as perhaps applied, since only our own is known to tell
+// whether a request has left.
 func WithTransport(rt http.RoundTripper) Option {
-	return func(c *Client) error { c.http.Transport = rt; return nil }
+	return func(c *Client) error { c.http.Transport, c.foreign = rt, true; return nil }
 }
 
 // WithTLS sets what https endpoints are verified with.

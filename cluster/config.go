@@ -50,8 +50,8 @@ type Config struct {
 func DefaultConfig() Config {
 	return Config{
 		Expect:           3,
-		Heartbeat:        300 * time.Millisecond,
-		Election:         300 * time.Millisecond,
+		Heartbeat:        250 * time.Millisecond,
+		Election:         250 * time.Millisecond,
 		LeaderLease:      200 * time.Millisecond,
 		Commit:           25 * time.Millisecond,
 		RPC:              2 * time.Second,

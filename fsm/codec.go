@@ -32,7 +32,7 @@ func Decode(b []byte) (*fsmpb.Command, error) {
 		return nil, fmt.Errorf("decode command: %w", err)
 	}
 	if name, ok := unknownIn(c.ProtoReflect()); ok {
-		return nil, fmt.Errorf("decode command: a field of %s is unknown to this version of fencepost", name)
+		return nil, fmt.Errorf("decode command: a field or value of %s is unknown to this version of fencepost", name)
 	}
 	if c.Op == nil {
 		return nil, errors.New("decode command: it is empty, or unknown to this version of fencepost")
@@ -40,12 +40,17 @@ func Decode(b []byte) (*fsmpb.Command, error) {
 	return c, nil
 }
 
-// unknownIn finds a message, at any depth, with fields that the schema lacks.
+// unknownIn finds a message, at any depth, with fields or enum values that the
+// schema lacks.
 func unknownIn(m protoreflect.Message) (name protoreflect.FullName, found bool) {
 	if len(m.GetUnknown()) > 0 {
 		return m.Descriptor().FullName(), true
 	}
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if fd.Kind() == protoreflect.EnumKind && fd.Enum().Values().ByNumber(v.Enum()) == nil {
+			name, found = fd.FullName(), true
+			return false
+		}
 		if fd.Kind() != protoreflect.MessageKind {
 			return true
 		}

@@ -74,11 +74,18 @@ func (r *request) digest() uint64 {
 	h.str("request", r.principal, r.id.Path, r.id.Key, string(r.id.Digest))
 	h.flag(r.id.ServerMade)
 	h.u64(r.attempt, r.goneMS)
-	o := r.outcome
-	h.u64(uint64(o.Code), uint64(o.Reason), o.Index, o.Token, o.LastToken, o.PreviousToken, o.Watermark, o.Version)
+	o := r.outcome // its fields for renewals and malformed requests are never set here
+	h.str(o.Name, o.Holder, o.Key)
+	h.u64(uint64(o.Code), uint64(o.Reason), o.Index, o.Token, o.LastToken, o.PreviousToken, o.TtlMs, o.ExpiresInMs)
+	h.u64(o.Watermark, o.Version, uint64(o.OpIndex))
 	h.flag(o.Released)
+	h.u64(uint64(len(o.Metadata)), uint64(len(o.Ops)))
+	for _, p := range o.Metadata {
+		h.str(p.Key, p.Value)
+	}
 	for _, op := range o.Ops {
-		h.u64(op.Version, op.Watermark)
+		h.str(op.Key)
+		h.u64(uint64(op.Kind), op.Version, op.Watermark)
 		h.flag(op.Deleted)
 	}
 	return h.sum()

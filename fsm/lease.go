@@ -8,10 +8,10 @@ func (s *State) acquire(c *fsmpb.Acquire) *fsmpb.Outcome {
 	if field := badAcquire(c); field != "" {
 		return invalid(field)
 	}
+	s.endIfDue(c.Name)
 	if o := s.repeated(c.Principal, c.Request); o != nil {
 		return s.acquiredBefore(c.Name, o)
 	}
-	s.endIfDue(c.Name)
 	l, ok := s.leases.Get(c.Name)
 	if ok && l.Live {
 		o := &fsmpb.Outcome{
@@ -121,10 +121,10 @@ func (s *State) release(c *fsmpb.Release) *fsmpb.Outcome {
 	if c.Token == 0 {
 		return invalid("token")
 	}
+	s.endIfDue(c.Name)
 	if o := s.repeated(c.Principal, c.Request); o != nil {
 		return o
 	}
-	s.endIfDue(c.Name)
 	o := &fsmpb.Outcome{Name: c.Name, Token: c.Token}
 	if l, ok := s.leases.Get(c.Name); ok && l.Live && l.Token == c.Token {
 		if l.Principal != c.Principal {

@@ -3,12 +3,8 @@ package fsm
 import (
 	"bytes"
 	"fmt"
-	"maps"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"fencepost/fsm/fsmpb"
 )
@@ -21,14 +17,16 @@ import (
 //	put|delete|fence|check KEY token= [value= type= guard=held lease= if-version= principal= key= server]
 //	txn token= [as above]                   and lines put|delete|fence|check KEY [value= type= if-version=]
 //	advance, tick, set-node NAME id= cluster=, remove-node NAME id=
-//	clock +5s      the leader's reading moves; the next entry carries it
+//	clock +5s      the leader's reading moves; the next entry carries it; clock -5s moves it back
 //	term 2         Raft's term from here on
 //	skip 5         Raft uses five indexes for itself
 //	snapshot       goes on with a state restored from a snapshot of this one
 //	lease NAME, key KEY, state, totals, requests    print
 //
 // Any command that makes an entry takes read-term=, the term of its reading,
-// where that is not the entry's.
+// where that is not the entry's. as=A names the token that an acquire was
+// granted, or the version that a write made; a number may then be A, or A+1.
+// "next" is the index of the entry itself.
 type scriptRun struct {
 	t     *testing.T
 	where string
@@ -36,85 +34,11 @@ type scriptRun struct {
 	nowMS uint64
 	term  uint64
 	next  uint64
+	names map[string]uint64 // by as=
 }
 
 func newScriptRun(t *testing.T) *scriptRun {
-	return &scriptRun{t: t, s: New(), term: 1, next: 1}
-}
-
-// scriptLine is a command's words: verb, name, and name=value arguments.
-type scriptLine struct {
-	verb, name string
-	args       map[string]string
-	used       map[string]bool
-	fail       func(format string, args ...any)
-}
-
-func (r *scriptRun) parse(line string) *scriptLine {
-	l := &scriptLine{args: map[string]string{}, used: map[string]bool{}}
-	l.fail = func(format string, args ...any) {
-		r.t.Helper()
-		r.t.Fatalf("%s: %s", r.where, fmt.Sprintf(format, args...))
-	}
-	for i, word := range strings.Fields(line) {
-		name, value, ok := strings.Cut(word, "=")
-		switch {
-		case i == 0:
-			l.verb = word
-		case ok || i > 1:
-			l.args[name] = value
-		default:
-			l.name = word
-		}
-	}
-	return l
-}
-
-func (l *scriptLine) arg(name string) string { l.used[name] = true; return l.args[name] }
-func (l *scriptLine) has(name string) bool   { l.used[name] = true; _, ok := l.args[name]; return ok }
-
-func (l *scriptLine) num(name string) uint64 {
-	if !l.has(name) {
-		return 0
-	}
-	n, err := strconv.ParseUint(l.arg(name), 10, 64)
-	if err != nil {
-		l.fail("%v", err)
-	}
-	return n
-}
-
-func (l *scriptLine) ms(name string) uint64 {
-	if !l.has(name) {
-		return 0
-	}
-	return parseMS(l, l.arg(name))
-}
-
-func parseMS(l *scriptLine, s string) uint64 {
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		l.fail("%v", err)
-	}
-	return uint64(d.Milliseconds())
-}
-
-// request is what the edge makes of an Idempotency-Key: the digest is of
-// everything that was asked but the key.
-func (l *scriptLine) request(below []string) *fsmpb.Request {
-	if !l.has("key") {
-		return nil
-	}
-	asked := []string{}
-	for _, name := range slices.Sorted(maps.Keys(l.args)) {
-		if name != "key" && name != "server" && name != "principal" && name != "read-term" {
-			asked = append(asked, name+"="+l.args[name])
-		}
-	}
-	asked = append(asked, below...)
-	return &fsmpb.Request{
-		Key: l.arg("key"), Path: l.verb + " " + l.name, Digest: []byte(strings.Join(asked, " ")), ServerMade: l.has("server"),
-	}
+	return &scriptRun{t: t, s: New(), term: 1, next: 1, names: map[string]uint64{}}
 }
 
 // command runs one command and returns what it prints.
@@ -129,6 +53,7 @@ func (r *scriptRun) command(line string, below []string) []string {
 	if l.has("read-term") {
 		c.Term = l.num("read-term")
 	}
+	as := l.arg("as")
 	r.allUsed(l)
 	// As in life: an entry is its bytes.
 	b, err := Encode(c)
@@ -143,6 +68,11 @@ func (r *scriptRun) command(line string, below []string) []string {
 		l.fail("%v", err)
 	}
 	r.next++
+	if as != "" {
+		if r.names[as] = o.Token; c.GetWrite() != nil {
+			r.names[as] = o.Version
+		}
+	}
 	out := printOutcome(c, o)
 	for _, e := range events {
 		out = append(out, "  "+printEvent(e))
@@ -247,15 +177,11 @@ func (r *scriptRun) write(l *scriptLine, below []string, principal string) *fsmp
 func (r *scriptRun) look(l *scriptLine) (lines []string, ok bool) {
 	switch l.verb {
 	case "clock":
-		r.nowMS += parseMS(l, strings.TrimPrefix(l.name, "+"))
+		r.nowMS += parseMS(l, l.name) // a negative one wraps, and so subtracts
 	case "term":
-		r.term, _ = strconv.ParseUint(l.name, 10, 64)
+		r.term = parseNum(l, l.name)
 	case "skip":
-		n, err := strconv.ParseUint(l.name, 10, 64)
-		if err != nil {
-			l.fail("%v", err)
-		}
-		r.next += n
+		r.next += parseNum(l, l.name)
 	case "snapshot":
 		var b bytes.Buffer
 		if _, err := r.s.Snapshot().WriteTo(&b); err != nil {

@@ -4,10 +4,9 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 )
 
 // A script is a text file of cases. A case is commands, a line of dashes, and
@@ -61,8 +60,8 @@ func runScript(t *testing.T, file string) {
 	for _, c := range cases {
 		got := c.run(run, file)
 		if !*update && c.dashes {
-			if d := cmp.Diff(c.want, got); d != "" {
-				t.Errorf("%s:%d: want (-), got (+):\n%s", file, c.line, d)
+			if !slices.Equal(got, c.want) {
+				t.Errorf("%s:%d: got\n%s\nwant\n%s", file, c.line, strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 			}
 		}
 		c.want = got

@@ -127,15 +127,28 @@ type snapshotReader struct {
 	r   *bufio.Reader
 	sum hash.Hash
 	buf []byte
+	err error // of ReadByte
 }
 
 func bad(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrBadSnapshot}, args...)...)
 }
 
+// cut is for a read that failed: an end is the snapshot's fault, anything else
+// its reader's.
+func cut(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return bad("it is cut short")
+	}
+	return err
+}
+
 func (r *snapshotReader) state() (*State, error) {
 	magic := make([]byte, len(snapshotMagic))
-	if _, err := io.ReadFull(r.r, magic); err != nil || string(magic) != snapshotMagic {
+	if _, err := io.ReadFull(r.r, magic); err != nil {
+		return nil, cut(err)
+	}
+	if string(magic) != snapshotMagic {
 		return nil, bad("it does not begin like one")
 	}
 	r.sum.Write(magic)
@@ -164,7 +177,10 @@ func (r *snapshotReader) state() (*State, error) {
 	}
 	want := r.sum.Sum(nil)
 	got := make([]byte, len(want))
-	if _, err := io.ReadFull(r.r, got); err != nil || !bytes.Equal(got, want) {
+	if _, err := io.ReadFull(r.r, got); err != nil {
+		return nil, cut(err)
+	}
+	if !bytes.Equal(got, want) {
 		return nil, bad("its checksum differs")
 	}
 	if trailer == nil || trailer.Records != records || records == 0 {
@@ -179,8 +195,11 @@ func (r *snapshotReader) state() (*State, error) {
 // record reads one frame; nil at the end of the frames.
 func (r *snapshotReader) record() (*fsmpb.Record, error) {
 	n, err := binary.ReadUvarint(r)
+	if err != nil && r.err == nil {
+		return nil, bad("the length of a record: %v", err)
+	}
 	if err != nil {
-		return nil, bad("it is cut short")
+		return nil, cut(r.err)
 	}
 	if n == 0 {
 		return nil, nil
@@ -198,7 +217,7 @@ func (r *snapshotReader) record() (*fsmpb.Record, error) {
 		return nil, bad("%v", err)
 	}
 	if name, ok := unknownIn(rec.ProtoReflect()); ok {
-		return nil, bad("a field of %s is unknown to this version of fencepost", name)
+		return nil, bad("a field or value of %s is unknown to this version of fencepost", name)
 	}
 	return rec, nil
 }
@@ -212,7 +231,7 @@ func (r *snapshotReader) body(n int) ([]byte, error) {
 		at := len(b)
 		b = append(b, make([]byte, k)...)
 		if _, err := io.ReadFull(r.r, b[at:]); err != nil {
-			return nil, bad("it is cut short")
+			return nil, cut(err)
 		}
 	}
 	return b, nil
@@ -224,6 +243,7 @@ func (r *snapshotReader) ReadByte() (byte, error) {
 	if err == nil {
 		r.sum.Write([]byte{b})
 	}
+	r.err = err
 	return b, err
 }
 

@@ -1,15 +1,31 @@
 #!/usr/bin/env bash
-# Measures three processes on loopback, with fsync on: operations per second
-# and latencies at 1, 16, 64 and 256 clients. Arguments go to `fencepost bench`.
+# Measures a cluster of its own, three processes on loopback, with "fencepost
+# bench". Arguments go to that command: scripts/bench.sh --works renew -o json
+#
+# Driver and servers share the machine, so numbers are for comparing two builds on
+# one machine, in one sitting. Environment: FENCEPOST_BIN (bin/fencepost, built
+# if missing), BENCH_DIR: where the data goes (a temporary directory; it decides
+# which disk is measured).
 set -euo pipefail
-cd "$(dirname "$0")/.."
-FENCEPOST_DIR="$(mktemp -d "${TMPDIR:-/tmp}/fencepost-bench.XXXXXX")"
-export FENCEPOST_DIR BASE_HTTP="${BASE_HTTP:-17001}" BASE_RAFT="${BASE_RAFT:-17101}"
-finish() {
-  scripts/cluster.sh stop >/dev/null || true
-  rm -rf "$FENCEPOST_DIR"
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+work=$(mktemp -d "${BENCH_DIR:-${TMPDIR:-/tmp}}/fencepost-bench-XXXXXX")
+bin=${FENCEPOST_BIN:-$root/bin/fencepost}
+cluster=$root/scripts/cluster.sh
+
+# shellcheck disable=SC2317,SC2329 # called by trap
+cleanup() {
+  local code=$?
+  trap - EXIT INT TERM
+  if [[ -r $work/cluster/layout ]]; then
+    FENCEPOST_DIR=$work/cluster "$cluster" stop || echo "bench: some node could not be stopped" >&2
+  fi
+  rm -rf "$work"
+  exit "$code"
 }
-trap finish EXIT
-scripts/cluster.sh start 3 >&2
-endpoints="http://127.0.0.1:$BASE_HTTP,http://127.0.0.1:$((BASE_HTTP + 1)),http://127.0.0.1:$((BASE_HTTP + 2))"
-bin/fencepost bench --endpoints "$endpoints" "$@"
+trap cleanup EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+endpoints=$(FENCEPOST_DIR=$work/cluster FENCEPOST_BIN=$bin BASE_HTTP=auto "$cluster" start 3)
+"$bin" bench --endpoints "$endpoints" "$@"

@@ -3,15 +3,16 @@
 #
 #   cluster.sh start [N]        N nodes (3) n1..nN; waits until all are ready
 #   cluster.sh stop             TERM, and KILL for what is still there 10 s later
-#   cluster.sh kill NODE        kill -9
+#   cluster.sh kill NODE        kill -9; prints the instant, in ns since 1970
 #   cluster.sh pause NODE       SIGSTOP        cluster.sh resume NODE   SIGCONT
 #   cluster.sh restart NODE     stops it if it runs, starts it, waits until ready
 #   cluster.sh status           one line for each node
 #   cluster.sh leader           the name of the leader
 #
-# Environment: FENCEPOST_DIR (./.cluster), BASE_HTTP (7001), BASE_RAFT (7101): the
-# ports of n1, the others follow; FENCEPOST_BIN (bin/fencepost, built if missing);
-# READY_SECONDS (30). Ports are remembered in the directory from start on.
+# Environment: FENCEPOST_DIR (./.cluster), BASE_HTTP (7001) and BASE_RAFT (7101: the
+# ports of n1, the others follow; BASE_HTTP=auto takes free ones), remembered in the
+# directory from the first start on; FENCEPOST_BIN (bin/fencepost, built if missing);
+# READY_SECONDS (30).
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -116,20 +117,42 @@ stop_node() {
   rm -f "$dir/$1.pid"
 }
 
+is_free() { ! (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
+
+# free_base prints the first of $1 ports that nobody listens on; they are below the
+# range that the system gives out by itself.
+free_base() {
+  local try base i
+  for ((try = 0; try < 100; try++)); do
+    base=$((20000 + RANDOM % 10000))
+    for ((i = 0; i < $1; i++)); do
+      is_free $((base + i)) || continue 2
+    done
+    echo "$base"
+    return 0
+  done
+  return 1
+}
+
 start() {
   local i
-  count=${1:-3} base_http=${BASE_HTTP:-7001} base_raft=${BASE_RAFT:-7101}
+  local before="" http=7001 raft=7101
+  count=${1:-3}
   [[ $count =~ ^[1-9]$ ]] || fail "start takes a number of nodes from 1 to 9, not '$count'"
   mkdir -p "$dir"
   dir=$(cd "$dir" && pwd)
   if [[ -r $dir/layout ]]; then
-    local before
-    read -r before _ <"$dir/layout"
+    read -r before http raft <"$dir/layout"
     [[ $before == "$count" ]] || fail "$dir belongs to a cluster of $before nodes: use that number, or remove it"
   fi
+  base_http=${BASE_HTTP:-$http} base_raft=${BASE_RAFT:-$raft}
   for ((i = 1; i <= count; i++)); do
     if pid_of "n$i" >/dev/null; then fail "n$i is running already: run 'cluster.sh stop' first"; fi
   done
+  if [[ $base_http == auto ]]; then
+    base_http=$(free_base $((2 * count))) || fail "found no free ports"
+    base_raft=$((base_http + count))
+  fi
   if [[ ! -x $bin ]]; then
     echo "building $bin" >&2
     (cd "$root" && go build -o "$bin" ./cmd/fencepost) || fail "building $bin failed"
@@ -206,6 +229,7 @@ case $command in
   kill)
     need_node "${2:-}"
     signal KILL "$2"
+    echo "${EPOCHREALTIME//[.,]/}000" # no process in between: what measures outages needs it exact
     gone "$2" 50 || fail "$2 survives KILL"
     ;;
   pause) need_node "${2:-}"; signal STOP "$2" ;;

@@ -54,7 +54,7 @@ the process ends.`,
 	}
 	c.Flags().IntVar(&nodes, "nodes", 3, "how many nodes")
 	c.Flags().StringVar(&dataDir, "data-dir", "", "directory that keeps the data")
-	c.Flags().StringVar(&logLevel, "log-level", "warn", "trace, debug, info, warn or error")
+	c.Flags().StringVar(&logLevel, "log-level", "error", "trace, debug, info, warn or error")
 	c.Flags().BoolVar(&logJSON, "log-json", false, "log in JSON")
 	return c
 }
@@ -131,6 +131,6 @@ func printDevHelp(env *environment, peers []string, dataDir string) {
   curl         %[3]s/v1/kv/greeting
   curl         %[3]s/v1/cluster
 
-`, len(peers), dataDir, peers[len(peers)-1])
+`, len(peers), dataDir, peers[0])
 	fmt.Fprintln(env.stdout, "Ctrl-C stops it.")
 }

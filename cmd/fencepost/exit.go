@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -109,7 +108,7 @@ func adviceOn(e *client.Error) string {
 		return s + "; 'fencepost leases' shows who holds what."
 	case errors.Is(e, client.ErrLost):
 		return "Stop working under this token. To go on, acquire the lease again, and read before you write."
-	case errors.Is(e, client.ErrStale) && e.Reason == "wrong_lease":
+	case errors.Is(e, client.ErrStale) && e.Reason == wire.ReasonWrongLease:
 		return "The token is of another lease than --lease names."
 	case errors.Is(e, client.ErrStale):
 		s := "Nothing was written"
@@ -129,7 +128,7 @@ func adviceOn(e *client.Error) string {
 		return "Nothing was changed. Wait a little and try again; 'fencepost cluster status' and the metrics show what is full."
 	case e.Status == 401 || e.Status == 403:
 		return "Check --auth-token."
-	case strings.HasPrefix(string(e.Code), "invalid") && e.Field != "":
+	case e.Code == wire.CodeInvalidRequest && e.Field != "":
 		return fmt.Sprintf("Correct %s and try again.", e.Field)
 	case e.Code == "":
 		return "That is no answer of fencepost: check --endpoints."

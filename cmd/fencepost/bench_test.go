@@ -1,0 +1,134 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"fencepost/httpapi/wire"
+)
+
+// benchNode is a leader that checks what the load sends: that a lease is released
+// with the token that was given, before it is acquired again.
+type benchNode struct {
+	tokens  atomic.Uint64
+	mu      sync.Mutex // guards held
+	held    map[string]uint64
+	faults  atomic.Int64
+	refuse  bool
+	address string
+}
+
+func (n *benchNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	fault := func(format string, args ...any) {
+		n.faults.Add(1)
+		http.Error(w, fmt.Sprintf(format, args...), http.StatusBadRequest)
+	}
+	path := r.URL.Path
+	switch {
+	case path == "/v1/cluster":
+		jsonAnswer(wire.Cluster{Leader: "n1", Nodes: []wire.Node{{Name: "n1", Leader: true, HTTPAddr: n.address}}})(w, r)
+	case n.refuse:
+		problemAnswer(wire.Problem{Code: wire.CodeOverloaded})(w, r)
+	case strings.HasSuffix(path, "/acquire"):
+		token := n.tokens.Add(1)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		name := strings.TrimSuffix(path, "/acquire")
+		if n.held[name] != 0 {
+			fault("%s is held", name)
+			return
+		}
+		n.held[name] = token
+		jsonAnswer(wire.Acquired{Token: token, PreviousToken: 999})(w, r)
+	case strings.HasSuffix(path, "/release"), strings.HasSuffix(path, "/renew"):
+		var body wire.ReleaseRequest
+		err := json.NewDecoder(r.Body).Decode(&body)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		name := path[:strings.LastIndex(path, "/")]
+		if err != nil || body.Token == 0 || n.held[name] != body.Token {
+			fault("token %d, held %d, %v", body.Token, n.held[name], err)
+			return
+		}
+		if strings.HasSuffix(path, "/release") {
+			n.held[name] = 0
+		}
+		jsonAnswer(wire.Released{Released: true})(w, r)
+	case r.Method == http.MethodPut:
+		if r.ContentLength != benchValueBytes || r.Header.Get("Fencing-Token") == "" {
+			fault("a write of %d bytes under %q", r.ContentLength, r.Header.Get("Fencing-Token"))
+		}
+	case r.Method != http.MethodGet:
+		fault("%s %s", r.Method, path)
+	}
+}
+
+func startBenchNode(t *testing.T, n *benchNode) string {
+	t.Helper()
+	n.held = make(map[string]uint64)
+	s := httptest.NewUnstartedServer(n)
+	n.address = s.Listener.Addr().String()
+	s.Start()
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func TestBench(t *testing.T) {
+	n := new(benchNode)
+	url := startBenchNode(t, n)
+	code, stdout, stderr := command(t, "", "bench", "--endpoints", url, "--duration", "600ms", "--clients", "1,3", "-o", "json")
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, stderr)
+	}
+	var got struct{ Results []benchCell }
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Results) != 8 {
+		t.Fatalf("%d cells, want 4 works by 2 numbers of clients", len(got.Results))
+	}
+	for _, c := range got.Results {
+		if c.Ops == 0 || c.OpsPerSec <= 0 || c.Errors != 0 || c.P50MS <= 0 || c.P99MS < c.P50MS {
+			t.Errorf("%+v", c)
+		}
+	}
+	if n.faults.Load() != 0 {
+		t.Errorf("%d wrong requests", n.faults.Load())
+	}
+	code, stdout, _ = command(t, "", "bench", "--endpoints", url, "--duration", "600ms", "--clients", "1", "--works", "read")
+	if code != 0 || !strings.Contains(stdout, "OPS/S") || !strings.Contains(stdout, "read") {
+		t.Errorf("exit %d: %s", code, stdout)
+	}
+}
+
+func TestBenchWithoutSuccessFails(t *testing.T) {
+	url := startBenchNode(t, &benchNode{refuse: true})
+	for _, work := range benchWorkNames() {
+		code, stdout, stderr := command(t, "", "bench", "--endpoints", url, "--duration", "150ms", "--clients", "2", "--works", work)
+		if code != exitRefused || !strings.Contains(stderr, "503") || !strings.Contains(stdout, work) {
+			t.Errorf("%s: exit %d: %s%s", work, code, stdout, stderr)
+		}
+	}
+}
+
+func TestPercentile(t *testing.T) {
+	hundred := make([]uint32, 100)
+	for i := range hundred {
+		hundred[i] = uint32(i + 1)
+	}
+	for _, tt := range []struct {
+		sorted []uint32
+		p      int
+		want   uint32
+	}{{hundred, 50, 50}, {hundred, 99, 99}, {[]uint32{7}, 50, 7}, {[]uint32{7}, 99, 7}, {[]uint32{1, 9}, 50, 1}, {[]uint32{1, 9}, 99, 9}} {
+		if got := percentile(tt.sorted, tt.p); got != tt.want {
+			t.Errorf("percentile %d of %d values: got %d, want %d", tt.p, len(tt.sorted), got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"fencepost/httpapi/wire"
+)
+
+func newClusterCommand(env *environment) *cobra.Command {
+	return newGroupCommand("cluster", "Look after a running cluster", newStatusCommand(env))
+}
+
+func newStatusCommand(env *environment) *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "Show nodes, leader and health", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, ctx, done, err := env.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer done()
+			s, err := c.Cluster(ctx)
+			if err != nil {
+				return err
+			}
+			if env.output == outputJSON {
+				return env.printJSON(s)
+			}
+			return printStatus(env, s)
+		},
+	}
+}
+
+// printStatus begins with the sentence that a person on call looks for.
+func printStatus(env *environment, s *wire.Cluster) error {
+	fmt.Fprintln(env.stdout, health(s))
+	leader := s.Leader
+	if leader == "" {
+		leader = "none"
+	}
+	fmt.Fprintf(env.stdout, "cluster %s, leader %s, term %d, index %d, floor %d\n\n", s.ClusterID, leader, s.Term, s.Index, s.Floor)
+	rows := [][]string{{"NODE", "ROLE", "STATE", "BEHIND", "LAST CONTACT", "HTTP", "RAFT", "VERSION"}}
+	for _, n := range s.Nodes {
+		behind, contact := "-", "-"
+		if n.AppliedIndex > 0 {
+			behind = fmt.Sprintf("%d entries", max(s.Index, n.AppliedIndex)-n.AppliedIndex)
+		}
+		if !n.Leader {
+			contact = duration(n.LastContactMS) + " ago"
+		}
+		rows = append(rows, []string{n.Name, n.Role, nodeState(n), behind, contact, n.HTTPAddr, n.RaftAddr, n.Version})
+	}
+	return env.table(rows...)
+}
+
+func nodeState(n wire.Node) string {
+	switch {
+	case n.Leader && n.Healthy:
+		return "leader"
+	case n.Leader:
+		return "leader, UNHEALTHY"
+	case n.Healthy:
+		return "ok"
+	}
+	return "DOWN"
+}
+
+// health says how many more nodes may fail.
+func health(s *wire.Cluster) string {
+	var voters, up int
+	var down []string
+	for _, n := range s.Nodes {
+		if n.Role == wire.RoleVoter {
+			voters++
+			if n.Healthy {
+				up++
+			}
+		}
+		if !n.Healthy {
+			down = append(down, n.Name)
+		}
+	}
+	spare := up - (voters/2 + 1)
+	text := fmt.Sprintf("OK: %d of %d voters are up", up, voters)
+	switch {
+	case voters == 0 || spare < 0:
+		text = fmt.Sprintf("NO QUORUM: %d of %d voters are up", up, voters)
+	case len(down) > 0:
+		text = fmt.Sprintf("DEGRADED: %d of %d voters are up, look at %s", up, voters, strings.Join(down, ", "))
+	}
+	if spare >= 0 {
+		text += fmt.Sprintf("; the cluster can lose %d more", spare)
+	}
+	return text
+}

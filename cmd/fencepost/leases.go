@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/user"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"fencepost/client"
+	"fencepost/httpapi/wire"
+)
+
+func newAcquireCommand(env *environment) *cobra.Command {
+	var a client.Acquire
+	var key string
+	c := &cobra.Command{
+		Use:   "acquire NAME",
+		Short: "Acquire a lease and print its token",
+		Long: `Acquire a lease and print its token.
+
+The lease ends after --ttl unless it is renewed; nothing renews it by itself. With
+-o token the number alone is printed:
+
+  T=$(fencepost acquire nightly-job --ttl 30s -o token)`,
+		Args:        cobra.ExactArgs(1),
+		Annotations: map[string]string{outputsKey: outputToken},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, ctx, done, err := env.connect(withKey(cmd.Context(), key))
+			if err != nil {
+				return err
+			}
+			defer done()
+			if a.Holder == "" {
+				a.Holder = defaultHolder()
+			}
+			g, err := c.Acquire(ctx, args[0], a)
+			if err != nil {
+				return err
+			}
+			switch env.output {
+			case outputJSON:
+				return env.printJSON(g.Acquired)
+			case outputToken:
+				_, err = fmt.Fprintln(env.stdout, g.Token)
+				return err
+			}
+			return env.table(
+				[]string{"NAME", "TOKEN", "HOLDER", "EXPIRES IN", "PREVIOUS TOKEN"},
+				[]string{g.Name, number(g.Token), g.Holder, duration(g.ExpiresInMS), numberOrDash(g.PreviousToken)},
+			)
+		},
+	}
+	f := c.Flags()
+	f.StringVar(&a.Holder, "holder", "", "label for people (default user@host/pid)")
+	f.DurationVar(&a.TTL, "ttl", 10*time.Second, "how long the lease is held without a renewal")
+	f.StringToStringVar(&a.Metadata, "metadata", nil, "shown with the lease; may be given more than once (k=v)")
+	keyFlag(c, &key)
+	return c
+}
+
+func newRenewCommand(env *environment) *cobra.Command {
+	var token uint64
+	var ttl time.Duration
+	c := &cobra.Command{
+		Use: "renew NAME --token N", Short: "Extend a lease that is held", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := needToken(token); err != nil {
+				return err
+			}
+			c, ctx, done, err := env.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer done()
+			r, err := c.Renew(ctx, args[0], token, ttl)
+			if err != nil {
+				return err
+			}
+			if env.output == outputJSON {
+				return env.printJSON(r.Renewed)
+			}
+			return env.table([]string{"NAME", "TOKEN", "EXPIRES IN"}, []string{r.Name, number(r.Token), duration(r.ExpiresInMS)})
+		},
+	}
+	c.Flags().DurationVar(&ttl, "ttl", 0, "new TTL; it never shortens what is left (default: as before)")
+	tokenFlag(c, &token)
+	return c
+}
+
+func newReleaseCommand(env *environment) *cobra.Command {
+	var token uint64
+	var key string
+	c := &cobra.Command{
+		Use: "release NAME --token N", Short: "Give a lease back", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := needToken(token); err != nil {
+				return err
+			}
+			c, ctx, done, err := env.connect(withKey(cmd.Context(), key))
+			if err != nil {
+				return err
+			}
+			defer done()
+			released, err := c.Release(ctx, args[0], token)
+			if err != nil {
+				return err
+			}
+			if env.output == outputJSON {
+				return env.printJSON(wire.Released{Released: released})
+			}
+			what := "released"
+			if !released {
+				what = "not held by this token any more"
+			}
+			_, err = fmt.Fprintln(env.stdout, what)
+			return err
+		},
+	}
+	tokenFlag(c, &token)
+	keyFlag(c, &key)
+	return c
+}
+
+func newLeasesCommand(env *environment) *cobra.Command {
+	return &cobra.Command{
+		Use: "leases [PREFIX | NAME]", Short: "Show who holds what, and what ended lately", Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var p client.Page
+			if len(args) == 1 {
+				p.Prefix = args[0]
+			}
+			c, ctx, done, err := env.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer done()
+			all, err := allLeases(ctx, c, p)
+			if err != nil {
+				return err
+			}
+			if len(all) == 0 {
+				fmt.Fprintf(env.stderr, "No lease on record begins with %q.\n", p.Prefix)
+			}
+			if env.output == outputJSON {
+				return env.printJSON(map[string]any{"leases": all})
+			}
+			rows := [][]string{{"NAME", "HELD", "HOLDER", "TOKEN", "EXPIRES IN", "TTL", "RENEWALS", "LAST TOKEN"}}
+			for _, l := range all {
+				row := []string{l.Name, "no", "-", "-", "-", "-", "-", numberOrDash(l.LastToken)}
+				if l.Held {
+					row = []string{l.Name, "yes", l.Holder, number(l.Token), duration(l.ExpiresInMS), duration(l.TTLMS), number(l.Renewals), numberOrDash(l.LastToken)}
+				}
+				rows = append(rows, row)
+			}
+			return env.table(rows...)
+		},
+	}
+}
+
+// pageSize is the most that the API gives at a time.
+const pageSize = 1000
+
+func allLeases(ctx context.Context, c *client.Client, p client.Page) ([]wire.Lease, error) {
+	all := []wire.Lease{} // not nil: JSON has a list, too, where there is none
+	p.Limit = pageSize
+	for {
+		page, err := c.ListLeases(ctx, p)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page.Leases...)
+		if page.Next == "" {
+			return all, nil
+		}
+		if page.Next <= p.After {
+			return nil, fmt.Errorf("list leases: page after %q goes back to %q", p.After, page.Next)
+		}
+		p.After = page.Next
+	}
+}
+
+func tokenFlag(c *cobra.Command, token *uint64) {
+	c.Flags().Uint64Var(token, "token", 0, "fencing token, as 'acquire' printed it")
+}
+
+func needToken(token uint64) error {
+	if token == 0 {
+		return usageError(errors.New("--token is needed: the number that 'fencepost acquire' printed"))
+	}
+	return nil
+}
+
+func keyFlag(c *cobra.Command, key *string) {
+	c.Flags().StringVar(key, "idempotency-key", "", "repeat an earlier request: it is applied once, and its outcome told (default: a random key)")
+}
+
+func withKey(ctx context.Context, key string) context.Context {
+	if key == "" {
+		return ctx
+	}
+	return client.WithIdempotencyKey(ctx, key)
+}
+
+// defaultHolder is user@host/pid, as far as they are known.
+func defaultHolder() string {
+	name, host := "unknown", "unknown"
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = h
+	}
+	return fmt.Sprintf("%s@%s/%d", name, host, os.Getpid())
+}
+
+func number(n uint64) string { return strconv.FormatUint(n, 10) }
+
+func numberOrDash(n uint64) string {
+	if n == 0 {
+		return "-"
+	}
+	return number(n)
+}
+
+func duration(ms uint64) string { return (time.Duration(ms) * time.Millisecond).String() }

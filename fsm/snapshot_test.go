@@ -1,0 +1,246 @@
+package fsm
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"fencepost/fsm/fsmpb"
+)
+
+// smallState has a record of each kind.
+func smallState(t testing.TB) *State {
+	t.Helper()
+	s := New()
+	mustApply(t, s, 0, &fsmpb.Command{Op: &fsmpb.Command_SetNode{SetNode: &fsmpb.SetNode{
+		ClusterId: "c1", Node: &fsmpb.Node{Name: "n1", Id: "r1"},
+	}}})
+	a := acquireOf("db", "h", 1000)
+	a.GetAcquire().Request = &fsmpb.Request{Key: "k", Path: "p", Digest: []byte("d")}
+	a.GetAcquire().Metadata = []*fsmpb.Pair{{Key: "m", Value: "1"}}
+	db := mustApply(t, s, 10, a).Token
+	mail := mustApply(t, s, 20, acquireOf("mail", "h", 1000)).Token
+	mustApply(t, s, 20, releaseOf("mail", mail))
+	mustApply(t, s, 20, writeOf(db, putOf("x", "value"), &fsmpb.WriteOp{Kind: fsmpb.WriteOp_KIND_FENCE, Key: "y"}))
+	return s
+}
+
+func snapshotBytes(t testing.TB, s *State) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if _, err := s.Snapshot().WriteTo(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+// TestP14_DamagedSnapshots: every truncation and every flipped bit is found.
+func TestP14_DamagedSnapshots(t *testing.T) {
+	s := smallState(t)
+	whole := snapshotBytes(t, s)
+	buffer := bufio.NewReaderSize(nil, 256<<10) // saves the reader from making its own, thousands of times
+	read := func(b []byte) error {
+		buffer.Reset(bytes.NewReader(b))
+		got, err := ReadSnapshot(buffer)
+		if err == nil && got.Digest() != s.Digest() {
+			t.Fatal("read without an error a state that was not written")
+		}
+		return err
+	}
+	if err := read(whole); err != nil {
+		t.Fatal(err)
+	}
+	for n := range whole {
+		if err := read(whole[:n]); !errors.Is(err, ErrBadSnapshot) {
+			t.Fatalf("cut to %d bytes of %d: %v, want ErrBadSnapshot", n, len(whole), err)
+		}
+	}
+	damaged := bytes.Clone(whole)
+	for i := range damaged {
+		for bit := range 8 {
+			damaged[i] ^= 1 << bit
+			if err := read(damaged); !errors.Is(err, ErrBadSnapshot) {
+				t.Fatalf("bit %d of byte %d of %d flipped: %v, want ErrBadSnapshot", bit, i, len(whole), err)
+			}
+			damaged[i] ^= 1 << bit
+		}
+	}
+}
+
+// TestSnapshotReadErrors: a reader that fails is not a bad snapshot, and its
+// error is not lost.
+func TestSnapshotReadErrors(t *testing.T) {
+	whole, broken := snapshotBytes(t, smallState(t)), errors.New("the disk")
+	for n := range whole {
+		_, err := ReadSnapshot(io.MultiReader(bytes.NewReader(whole[:n]), iotest.ErrReader(broken)))
+		if !errors.Is(err, broken) || errors.Is(err, ErrBadSnapshot) {
+			t.Fatalf("the reader fails after %d bytes: got %v, want its error", n, err)
+		}
+	}
+}
+
+// TestSnapshotWriteErrors: a writer that fails at any byte is an error.
+func TestSnapshotWriteErrors(t *testing.T) {
+	s := smallState(t)
+	for i := range 200 {
+		// More than the writer's buffer, so that it fails early and late.
+		mustApply(t, s, 20, writeOf(2, putOf(fmt.Sprint("big/", i), strings.Repeat("x", 8<<10))))
+	}
+	total := len(snapshotBytes(t, s))
+	for n := 0; n < total; n += 50_000 {
+		if _, err := s.Snapshot().WriteTo(&shortWriter{left: n}); !errors.Is(err, io.ErrShortWrite) {
+			t.Fatalf("the writer fails after %d bytes of %d: %v", n, total, err)
+		}
+	}
+	if n, err := s.Snapshot().WriteTo(&shortWriter{left: total}); err != nil || n != int64(total) {
+		t.Errorf("wrote %d of %d, error %v", n, total, err)
+	}
+}
+
+type shortWriter struct{ left int }
+
+func (w *shortWriter) Write(b []byte) (int, error) {
+	if len(b) > w.left {
+		return w.left, io.ErrShortWrite
+	}
+	w.left -= len(b)
+	return len(b), nil
+}
+
+// TestP15_SnapshotClaimsAreNotTrusted: a few bytes that claim to be a large
+// record cost no memory.
+func TestP15_SnapshotClaimsAreNotTrusted(t *testing.T) {
+	for _, claim := range []uint64{1, 1 << 20, maxFrameBytes, maxFrameBytes + 1, 1 << 40, 1<<64 - 1} {
+		b := append(binary.AppendUvarint([]byte(snapshotMagic), claim), "abc"...)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := ReadSnapshot(bytes.NewReader(b))
+		runtime.ReadMemStats(&after)
+		if !errors.Is(err, ErrBadSnapshot) {
+			t.Errorf("a record of %d bytes: %v, want ErrBadSnapshot", claim, err)
+		}
+		if used := after.TotalAlloc - before.TotalAlloc; used > 8<<20 {
+			t.Errorf("a record of %d bytes that are not there took %d bytes of memory", claim, used)
+		}
+	}
+}
+
+// TestP14_SnapshotOfAnotherStructure: streams whose checksum is right, but
+// which no state has written.
+func TestP14_SnapshotOfAnotherStructure(t *testing.T) {
+	records := fullRecords()
+	header, node := records[0], records[1]
+	trailer := func(n, digest uint64) *fsmpb.Record {
+		return &fsmpb.Record{Record: &fsmpb.Record_Trailer{Trailer: &fsmpb.Trailer{Records: n, Digest: digest}}}
+	}
+	good := append(append([]*fsmpb.Record{}, records...), trailer(uint64(len(records)), digestOf(t, records)))
+	if _, err := ReadSnapshot(bytes.NewReader(sealed(t, good...))); err != nil {
+		t.Fatalf("a stream as it should be: %v", err)
+	}
+	newer := fullRecords()[0]
+	newer.GetHeader().Version++
+	unknown := fullRecords()[1]
+	unknown.GetNode().ProtoReflect().SetUnknown([]byte{0xf8, 0x7f, 1})
+	cases := map[string][]*fsmpb.Record{
+		"nothing":               {},
+		"no trailer":            {header, node},
+		"no header":             {node, trailer(1, 0)},
+		"only a trailer":        {trailer(0, New().Digest())},
+		"two headers":           {header, header, trailer(2, digestOf(t, records[:1]))},
+		"wrong count":           {header, node, trailer(1, digestOf(t, records[:2]))},
+		"wrong digest":          {header, node, trailer(2, 1)},
+		"two trailers":          {header, node, trailer(2, digestOf(t, records[:2])), trailer(2, digestOf(t, records[:2]))},
+		"records after trailer": {header, trailer(1, digestOf(t, records[:1])), node},
+		"newer format":          {newer, trailer(1, digestOf(t, records[:1]))},
+		"unknown field":         {header, unknown, trailer(2, digestOf(t, records[:2]))},
+		"request without id":    {header, {Record: &fsmpb.Record_Request{Request: &fsmpb.RequestRecord{Principal: "p"}}}, trailer(2, 0)},
+	}
+	for name, c := range cases {
+		if _, err := ReadSnapshot(bytes.NewReader(sealed(t, c...))); !errors.Is(err, ErrBadSnapshot) {
+			t.Errorf("%s: %v, want ErrBadSnapshot", name, err)
+		}
+	}
+}
+
+// TestSnapshotWhileApplying: a snapshot is the state at its index, whatever is
+// applied while it is written. Run it with -race.
+func TestSnapshotWhileApplying(t *testing.T) {
+	s := New()
+	token := uint64(0)
+	entry := func(i int) {
+		now := uint64(i) * 20
+		switch i % 4 {
+		case 0:
+			token = mustApply(t, s, now, acquireOf(fmt.Sprint("lease/", i%97), "h", 10_000)).Token
+		case 1:
+			mustApply(t, s, now, writeOf(max(token, 1), putOf(fmt.Sprint("key/", i%203), fmt.Sprint(i))))
+		case 2:
+			mustApply(t, s, now, advanceOf())
+			mustApply(t, s, now, &fsmpb.Command{Op: &fsmpb.Command_SetNode{SetNode: &fsmpb.SetNode{
+				ClusterId: "c", Node: &fsmpb.Node{Name: fmt.Sprint("n", i%5), Id: fmt.Sprint(i)},
+			}}})
+		case 3:
+			c := releaseOf(fmt.Sprint("lease/", (i-3)%97), max(token, 1))
+			c.GetRelease().Request = &fsmpb.Request{Key: fmt.Sprint(i % 61), Path: "p", Digest: []byte{byte(i)}}
+			mustApply(t, s, now, c)
+		}
+	}
+	for i := range 2000 {
+		entry(i)
+	}
+	for round := range 4 {
+		p, late, index, digest := s.Snapshot(), s.Snapshot(), s.Index(), s.Digest()
+		if p.Index() != index {
+			t.Fatalf("snapshot at index %d, want %d", p.Index(), index)
+		}
+		var b bytes.Buffer
+		written := make(chan error)
+		go func() {
+			_, err := p.WriteTo(&b)
+			written <- err
+		}()
+		for i := range 1000 {
+			entry(2000 + round*1000 + i)
+		}
+		if err := <-written; err != nil {
+			t.Fatal(err)
+		}
+		// One that is written only now is the same, byte for byte.
+		var c bytes.Buffer
+		if _, err := late.WriteTo(&c); err != nil || !bytes.Equal(b.Bytes(), c.Bytes()) {
+			t.Errorf("written later, a snapshot differs, error %v", err)
+		}
+		got, err := ReadSnapshot(&b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.Index() != index || got.Digest() != digest {
+			t.Errorf("restored index %d digest %x, want %d %x", got.Index(), got.Digest(), index, digest)
+		}
+		if s.Digest() == digest {
+			t.Error("the entries changed nothing, the test shows nothing")
+		}
+	}
+}
+
+// TestSnapshotIsConstant: taking one costs the same however much is stored.
+func TestSnapshotIsConstant(t *testing.T) {
+	cost := func(keys int) float64 {
+		s := New()
+		token := mustApply(t, s, 0, acquireOf("db", "h", 1000)).Token
+		for i := range keys {
+			mustApply(t, s, 0, writeOf(token, putOf(fmt.Sprint(i), "v")))
+		}
+		return testing.AllocsPerRun(10, func() { s.Snapshot() })
+	}
+	if few, many := cost(1), cost(20_000); many > few {
+		t.Errorf("%v allocations with one key, %v with many", few, many)
+	}
+}

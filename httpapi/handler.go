@@ -1,0 +1,117 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/gorilla/mux"
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"fencepost/cluster"
+	"fencepost/fsm"
+	"fencepost/fsm/fsmpb"
+	"fencepost/httpapi/wire"
+)
+
+// Node is what the API stands on: *cluster.Node, or a fake. All methods may be
+// called from many goroutines at once. The errors of those that propose are
+// cluster's: one that is not known to mean "surely not applied" must be taken
+// for cluster.ErrOutcomeUnknown or worse.
+type Node interface {
+	// Status is called for every request and must be cheap.
+	Status() cluster.Status
+	// Acquire, Release and Write propose a command, which must not be used
+	// again. received is when the request came in.
+	Acquire(ctx context.Context, received time.Time, c *fsmpb.Acquire) (cluster.Reply[*fsmpb.Outcome], error)
+	Release(ctx context.Context, received time.Time, c *fsmpb.Release) (cluster.Reply[*fsmpb.Outcome], error)
+	Write(ctx context.Context, received time.Time, c *fsmpb.Write) (cluster.Reply[*fsmpb.Outcome], error)
+	// Renew answers each renewal by itself, in the order given.
+	Renew(ctx context.Context, renewals []*fsmpb.Renewal) (cluster.Reply[[]*fsmpb.Outcome], error)
+	// Read runs see on the applied state, under a lock: see must not block, may
+	// keep records, and may run more than once, of which the last one counts.
+	Read(ctx context.Context, stale bool, see func(*fsm.State)) (cluster.ReadInfo, error)
+	// Members is a local view on a follower.
+	Members(ctx context.Context) ([]cluster.Member, error)
+	Join(ctx context.Context, n *fsmpb.Node) error
+	// Formation is what nodes tell each other before they are a cluster.
+	Formation() cluster.Formation
+	// Ready and Live say why not, or nil.
+	Ready() error
+	Live() error
+}
+
+var _ Node = (*cluster.Node)(nil)
+
+// Options are the parts of a Handler that have defaults.
+type Options struct {
+	Limits   Limits              // zero: DefaultLimits
+	Logger   hclog.Logger        // nil: none
+	Gatherer prometheus.Gatherer // served with the own metrics; nil: none
+	Version  string              // of this program, told in the metrics
+}
+
+// Handler serves the API. It is an http.Handler for any number of requests at
+// once; Close releases its connections to other nodes.
+type Handler struct {
+	node    Node
+	limits  Limits
+	log     hclog.Logger
+	router  *mux.Router
+	metrics *metrics
+	nodes   *http.Transport // to other nodes
+	scrape  http.Handler
+}
+
+// New makes the API of a node. The caller closes the Handler before the node.
+func New(node Node, opts Options) *Handler {
+	if opts.Limits == (Limits{}) {
+		opts.Limits = DefaultLimits()
+	}
+	if opts.Logger == nil {
+		opts.Logger = hclog.NewNullLogger()
+	}
+	h := &Handler{node: node, limits: opts.Limits, log: opts.Logger, metrics: newMetrics(opts.Version), nodes: newNodeTransport()}
+	h.router = newRouter(h.metrics)
+	h.scrape = newScrape(h.metrics, node, opts.Gatherer, h.log)
+	return h
+}
+
+// Close drops idle connections to other nodes. It may be called again.
+func (h *Handler) Close() { h.nodes.CloseIdleConnections() }
+
+// ServeHTTP answers one request.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	x := &exchange{h: h, w: recorder{ResponseWriter: w}, r: r, received: time.Now(), status: h.node.Status(), route: h.metrics.unrouted}
+	defer x.end()
+	x.begin()
+	x.path, _ = rawTarget(r)
+	if !h.find(x) {
+		return
+	}
+	if route := r.Header["Fencepost-Route"]; len(route) > 0 && (len(route) > 1 || route[0] != wire.RouteLocal) {
+		x.invalid(wire.HeaderRoute, `must be "local" or absent`)
+		return
+	}
+	if x.parseQuery() {
+		x.route.run(x)
+	}
+}
+
+// end measures the request, and answers in place of a handler that panicked.
+// What such a handler had proposed may be applied, which 500 does not deny.
+func (x *exchange) end() {
+	if p := recover(); p != nil {
+		if p == http.ErrAbortHandler {
+			panic(p)
+		}
+		x.h.log.Error("panic in a handler", "request_id", x.id, "route", x.route.template, "panic", p, "stack", string(debug.Stack()))
+		if x.w.code != 0 {
+			panic(http.ErrAbortHandler) // half an answer must not look whole
+		}
+		x.refuse(wire.CodeInternal, "")
+	}
+	x.route.observe(x.r.Method, x.w.code, time.Since(x.received))
+}

@@ -1,0 +1,324 @@
+package httpapi
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strconv"
+
+	"fencepost/fsm/fsmpb"
+)
+
+const notYet = "is not supported yet by this version"
+
+// acquisition is the body of an acquire.
+type acquisition struct {
+	holder    string
+	ttlMS     uint64
+	metadata  []*fsmpb.Pair
+	metaBytes int
+}
+
+// acquire answers POST /v1/leases/{name}/acquire.
+func (x *exchange) acquire() {
+	if !x.readKey() || !x.readJSON() {
+		return
+	}
+	a, e := x.h.limits.decodeAcquisition(x.body)
+	if !x.wrong(e) {
+		return
+	}
+	if a.metaBytes > x.h.limits.MetadataBytes {
+		x.tooLarge("metadata", x.h.limits.MetadataBytes)
+		return
+	}
+	if x.elsewhere(true) {
+		return
+	}
+	c := &fsmpb.Acquire{
+		Name: x.name, Holder: a.holder, TtlMs: a.ttlMS, Metadata: a.metadata,
+		Request: x.request("/v1/leases/"+x.name+"/acquire", a.asked),
+	}
+	reply, err := x.h.node.Acquire(x.r.Context(), x.received, c)
+	if err != nil {
+		x.failed(err, true)
+		return
+	}
+	x.setIndex(reply.Index)
+	o := reply.Outcome
+	if !x.done(o, reply.Waited, false) {
+		return
+	}
+	b := append(make([]byte, 0, 320), '{')
+	b = appendText(b, "name", o.Name)
+	b = appendText(b, "holder", o.Holder)
+	b = appendUint(b, "token", o.Token)
+	b = appendUint(b, "ttl_ms", o.TtlMs)
+	b = appendUint(b, "expires_in_ms", o.ExpiresInMs)
+	b = appendUint(b, "waited_ms", milliseconds(reply.Waited))
+	b = appendUint(b, "previous_token", o.PreviousToken)
+	b = appendUint(b, "oldest_token", o.Token)
+	b = appendUint(b, "slots", 1)
+	b = appendUint(b, "take", 1)
+	b = appendMetadata(b, o.Metadata)
+	x.ok(append(b, '}', '\n'))
+}
+
+// asked is what the request asked for, with defaults filled in. How long it was
+// ready to wait is not part of it, and so may differ between repetitions.
+func (a *acquisition) asked(d *digest) {
+	d.text(a.holder)
+	d.number(a.ttlMS)
+	d.number(1) // slots
+	d.number(1) // take
+	d.number(0) // grace_ms
+	d.number(uint64(len(a.metadata)))
+	for _, p := range a.metadata {
+		d.text(p.Key)
+		d.text(p.Value)
+	}
+}
+
+func (l *Limits) decodeAcquisition(body []byte) (a acquisition, e *invalidField) {
+	a.ttlMS = l.DefaultTTLMS
+	hasHolder := false
+	e = decodeObject(body, func(d *decoder, name string) bool {
+		switch name {
+		case "holder":
+			hasHolder = true
+			a.holder = l.holder(d)
+		case "ttl_ms":
+			a.ttlMS = l.ttl(d)
+		case "metadata":
+			a.metadata, a.metaBytes = metadata(d)
+		case "wait_ms":
+			onlyYet(d, 0, 0, l.MaxWaitMS)
+		case "grace_ms":
+			onlyYet(d, 0, 0, l.MaxGraceMS)
+		case "slots", "take":
+			onlyYet(d, 1, 1, 1<<20)
+		default:
+			return false
+		}
+		return true
+	})
+	if e == nil && !hasHolder {
+		e = &invalidField{"holder", "is required"}
+	}
+	return a, e
+}
+
+func (l *Limits) holder(d *decoder) string {
+	s := d.text()
+	if s == "" || len(s) > l.HolderBytes {
+		d.fail("must have 1 to " + strconv.Itoa(l.HolderBytes) + " bytes")
+	}
+	return s
+}
+
+func (l *Limits) ttl(d *decoder) uint64 {
+	n := d.whole()
+	if n < l.MinTTLMS || n > l.MaxTTLMS {
+		d.fail("must be from " + strconv.FormatUint(l.MinTTLMS, 10) + " to " + strconv.FormatUint(l.MaxTTLMS, 10) + " milliseconds")
+	}
+	return n
+}
+
+// onlyYet reads a field of which only the default works as yet.
+func onlyYet(d *decoder, works, least, most uint64) {
+	switch n := d.whole(); {
+	case n < least || n > most:
+		d.fail("must be from " + strconv.FormatUint(least, 10) + " to " + strconv.FormatUint(most, 10))
+	case n != works:
+		d.fail(notYet)
+	}
+}
+
+// metadata reads an object of strings, and sorts it as the log wants it.
+func metadata(d *decoder) (pairs []*fsmpb.Pair, size int) {
+	d.object(func(d *decoder, name string) bool {
+		p := &fsmpb.Pair{Key: name, Value: d.text()}
+		size += len(p.Key) + len(p.Value)
+		pairs = append(pairs, p)
+		return true
+	})
+	slices.SortFunc(pairs, func(a, b *fsmpb.Pair) int { return cmp.Compare(a.Key, b.Key) })
+	return pairs, size
+}
+
+// token reads a token where a document has one.
+func token(d *decoder) uint64 {
+	n := d.whole()
+	if n == 0 {
+		d.fail("must be a token, which is at least 1")
+	}
+	return n
+}
+
+// renew answers POST /v1/leases/{name}/renew. A renewal says by when the lease
+// ends at the earliest and never shortens it, so it may be repeated without
+// being remembered; an Idempotency-Key is checked and otherwise of no effect.
+func (x *exchange) renew() {
+	if !x.readUnusedKey() || !x.readJSON() {
+		return
+	}
+	r := &fsmpb.Renewal{Name: x.name}
+	e := decodeObject(x.body, func(d *decoder, name string) bool {
+		switch name {
+		case "token":
+			r.Token = token(d)
+		case "ttl_ms":
+			r.TtlMs = x.h.limits.ttl(d)
+		default:
+			return false
+		}
+		return true
+	})
+	if e == nil && r.Token == 0 {
+		e = &invalidField{"token", "is required"}
+	}
+	if !x.wrong(e) || x.elsewhere(true) {
+		return
+	}
+	outcomes, ok := x.proposeRenewals([]*fsmpb.Renewal{r})
+	if !ok {
+		return
+	}
+	o := outcomes[0]
+	if !x.done(o, 0, false) {
+		return
+	}
+	b := append(make([]byte, 0, 128), '{')
+	b = appendText(b, "name", o.Name)
+	b = appendUint(b, "token", o.Token)
+	b = appendUint(b, "ttl_ms", o.TtlMs)
+	b = appendUint(b, "expires_in_ms", o.ExpiresInMs)
+	x.ok(append(b, '}', '\n'))
+}
+
+// readUnusedKey checks the Idempotency-Key of a call that needs none.
+func (x *exchange) readUnusedKey() bool {
+	return len(x.r.Header["Idempotency-Key"]) == 0 || x.readKey()
+}
+
+func (x *exchange) proposeRenewals(rs []*fsmpb.Renewal) ([]*fsmpb.Outcome, bool) {
+	reply, err := x.h.node.Renew(x.r.Context(), rs)
+	if err == nil && len(reply.Outcome) != len(rs) {
+		err = errors.New("the node answered another number of renewals than were asked for")
+	}
+	if err != nil {
+		x.failed(err, true)
+		return nil, false
+	}
+	x.setIndex(reply.Index)
+	return reply.Outcome, true
+}
+
+// renewMany answers POST /v1/renew.
+func (x *exchange) renewMany() {
+	if !x.readUnusedKey() || !x.readJSON() {
+		return
+	}
+	rs, e := x.h.limits.decodeRenewals(x.body)
+	if !x.wrong(e) || x.elsewhere(true) {
+		return
+	}
+	outcomes, ok := x.proposeRenewals(rs)
+	if !ok {
+		return
+	}
+	b := append(make([]byte, 0, 96*len(rs)+16), `{"results":[`...)
+	for i, o := range outcomes {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, '{')
+		b = appendText(b, "name", rs[i].Name)
+		b = appendUint(b, "token", rs[i].Token)
+		if code := codeOf(o.Code); code != "" {
+			b = appendText(b, "code", string(code))
+			b = appendText(b, "reason", reasonOf(o.Reason))
+		} else {
+			b = appendUint(b, "expires_in_ms", o.ExpiresInMs)
+		}
+		b = append(b, '}')
+	}
+	x.ok(append(b, ']', '}', '\n'))
+}
+
+func (l *Limits) decodeRenewals(body []byte) (rs []*fsmpb.Renewal, e *invalidField) {
+	e = decodeObject(body, func(d *decoder, name string) bool {
+		if name != "leases" {
+			return false
+		}
+		d.array(l.BatchRenewals, func(d *decoder) {
+			rs = append(rs, l.decodeRenewal(d))
+		})
+		return true
+	})
+	if e == nil && len(rs) == 0 {
+		e = &invalidField{"leases", "must have 1 to " + strconv.Itoa(l.BatchRenewals) + " elements"}
+	}
+	return rs, e
+}
+
+func (l *Limits) decodeRenewal(d *decoder) *fsmpb.Renewal {
+	r := &fsmpb.Renewal{}
+	hasName := false
+	d.object(func(d *decoder, name string) bool {
+		switch name {
+		case "name":
+			r.Name, hasName = d.text(), true
+			if e := l.checkName("name", r.Name); e != nil {
+				d.fail(e.detail)
+			}
+		case "token":
+			r.Token = token(d)
+		case "ttl_ms":
+			r.TtlMs = l.ttl(d)
+		default:
+			return false
+		}
+		return true
+	})
+	if !hasName {
+		d.failAt("name", "is required")
+	}
+	if r.Token == 0 {
+		d.failAt("token", "is required")
+	}
+	return r
+}
+
+// release answers POST /v1/leases/{name}/release.
+func (x *exchange) release() {
+	if !x.readKey() || !x.readJSON() {
+		return
+	}
+	c := &fsmpb.Release{Name: x.name}
+	e := decodeObject(x.body, func(d *decoder, name string) bool {
+		if name != "token" {
+			return false
+		}
+		c.Token = token(d)
+		return true
+	})
+	if e == nil && c.Token == 0 {
+		e = &invalidField{"token", "is required"}
+	}
+	if !x.wrong(e) || x.elsewhere(true) {
+		return
+	}
+	c.Request = x.request("/v1/leases/"+x.name+"/release", func(d *digest) { d.bytes(x.body) })
+	reply, err := x.h.node.Release(x.r.Context(), x.received, c)
+	if err != nil {
+		x.failed(err, true)
+		return
+	}
+	x.setIndex(reply.Index)
+	if !x.done(reply.Outcome, reply.Waited, false) {
+		return
+	}
+	b := appendBool(append(make([]byte, 0, 32), '{'), "released", reply.Outcome.Released)
+	x.ok(append(b, '}', '\n'))
+}
