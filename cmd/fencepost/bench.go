@@ -42,7 +42,9 @@ warm-up and not counted. It leaves keys and ended leases under bench/ behind.
   acquire-release  a lease of one's own acquired and given back: two commits
   renew            one lease renewed
   write            256 bytes written under a token
-  read             a linearizable read of 256 bytes`,
+  read             a linearizable read of 256 bytes
+  expiry           a lease that is left to run out; its times are how late that
+                   is seen, and one that is seen early is an error`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if duration < 100*time.Millisecond {

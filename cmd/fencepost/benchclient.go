@@ -22,7 +22,9 @@ const (
 	benchBackOff = 20 * time.Millisecond
 )
 
-func benchWorkNames() []string { return []string{"acquire-release", "renew", "write", "read"} }
+func benchWorkNames() []string {
+	return []string{"acquire-release", "renew", "write", "read", "expiry"}
+}
 
 // benchClient has one keep-alive connection. It is made to be lean, since it
 // shares the machine with the servers: requests are built once and sent again and
@@ -37,6 +39,7 @@ type benchClient struct {
 	acquire  *benchRequest
 	release  *benchRequest
 	again    *benchRequest // the request of all works but acquire-release
+	late     time.Duration // of the last expiry
 	scratch  bytes.Buffer
 	releases []byte
 }
@@ -86,8 +89,11 @@ func (c *benchClient) prepare(ctx context.Context) error {
 	if c.release, err = c.request(ctx, "POST", lease+"/release", nil); err != nil {
 		return err
 	}
-	if c.setup.work == "acquire-release" {
+	switch c.setup.work {
+	case "acquire-release":
 		return nil
+	case workExpiry:
+		return c.prepareExpiry(ctx, lease)
 	}
 	c.acquire.http = c.acquire.http.WithContext(bounded)
 	if err := c.take(); err != nil {
@@ -127,6 +133,10 @@ func (c *benchClient) loop(ctx context.Context, begin time.Time, duration time.D
 	for start := time.Now(); start.Before(end); {
 		err := c.operation()
 		now := time.Now()
+		took := now.Sub(start)
+		if c.setup.work == workExpiry {
+			took = c.late
+		}
 		switch {
 		case now.After(end) || ctx.Err() != nil:
 			return // it was not answered within the time that is counted
@@ -140,13 +150,16 @@ func (c *benchClient) loop(ctx context.Context, begin time.Time, duration time.D
 			pause.Stop()
 			now = time.Now()
 		case start.After(count):
-			t.micros = append(t.micros, uint32(min(now.Sub(start).Microseconds(), 1<<32-1)))
+			t.micros = append(t.micros, uint32(min(took.Microseconds(), 1<<32-1)))
 		}
 		start = now
 	}
 }
 
 func (c *benchClient) operation() error {
+	if c.setup.work == workExpiry {
+		return c.expire()
+	}
 	if c.again != nil {
 		return c.send(c.again)
 	}
