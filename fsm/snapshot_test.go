@@ -188,7 +188,7 @@ func TestSnapshotWhileApplying(t *testing.T) {
 			}}})
 		case 3:
 			c := releaseOf(fmt.Sprint("lease/", (i-3)%97), max(token, 1))
-			c.GetRelease().Request = &fsmpb.Request{Key: fmt.Sprint(i % 61), Path: "p", Digest: []byte{byte(i)}}
+			c.GetRelease().Request = &fsmpb.Request{Key: fmt.Sprint(i), Path: "p", Digest: []byte{byte(i)}}
 			mustApply(t, s, now, c)
 		}
 	}
