@@ -13,11 +13,10 @@ func (n *Node) checkQuota(c *fsmpb.Command) (refused error) {
 	n.machine.view(func(s *fsm.State) {
 		counts := s.Counts()
 		full := counts.Requests >= n.cfg.MaxRequests
-		known := func(principal string, r *fsmpb.Request) bool { return r != nil && s.Remembers(principal, r) }
 		switch op := c.Op.(type) {
 		case *fsmpb.Command_Acquire:
 			a := op.Acquire
-			if known(a.Principal, a.Request) {
+			if s.Remembers(a.Principal, a.Request) {
 				return
 			}
 			if _, exists := s.Lease(a.Name); !exists && counts.Leases >= n.cfg.MaxLeases {
@@ -26,12 +25,12 @@ func (n *Node) checkQuota(c *fsmpb.Command) (refused error) {
 				refused = &QuotaError{"requests", uint64(n.cfg.MaxRequests)}
 			}
 		case *fsmpb.Command_Release:
-			if r := op.Release; full && !known(r.Principal, r.Request) {
+			if r := op.Release; full && !s.Remembers(r.Principal, r.Request) {
 				r.Request = nil // applied without a record rather than refused
 			}
 		case *fsmpb.Command_Write:
 			w := op.Write
-			if known(w.Principal, w.Request) {
+			if s.Remembers(w.Principal, w.Request) {
 				return
 			}
 			if grows := growth(s, w); grows > 0 && counts.DataBytes+grows > n.cfg.MaxDataBytes {

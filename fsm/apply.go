@@ -26,6 +26,7 @@ type Event struct {
 	Index          uint64
 	Name           string // of the lease, or the key
 	Holder         string
+	Principal      string // who was refused
 	Token          uint64
 	PreviousToken  uint64
 	PreviousHolder string
@@ -44,7 +45,7 @@ func (s *State) Apply(index, term uint64, c *fsmpb.Command) (*fsmpb.Outcome, []E
 	}
 	s.index = index
 	s.events = s.events[:0]
-	if c.Term == term {
+	if c.Term == term && c.NowMs <= maxClockMS {
 		s.clockMS = max(s.clockMS, c.NowMs)
 	}
 	var o *fsmpb.Outcome

@@ -15,6 +15,9 @@ const (
 	maxNameBytes = 1 << 16
 	maxTTLMS     = 1 << 40
 	maxOps       = 1 << 16
+	// maxClockMS keeps deadlines far from the end of their range; no cluster
+	// reaches it, and a reading above it is ignored.
+	maxClockMS = 1 << 53
 	// MaxToken is the greatest index and token: every JSON reader has it exactly.
 	MaxToken = 1<<53 - 1
 )

@@ -16,9 +16,16 @@ func (m *model) write(c *fsmpb.Write) *fsmpb.Outcome {
 	o, count := m.check(c)
 	if count != nil {
 		*count++
-		m.events = append(m.events, Event{
-			Kind: EventRefused, Index: m.index, Name: o.Key, Token: c.Token, Watermark: o.Watermark, Reason: o.Reason,
-		})
+		e := Event{
+			Kind: EventRefused, Index: m.index, Name: o.Key, Principal: c.Principal,
+			Token: c.Token, Watermark: o.Watermark, Reason: o.Reason,
+		}
+		for _, l := range m.leases { // at most one has the token
+			if l.token == c.Token && c.Token > m.floor && m.onRecord(l) {
+				e.Holder = l.holder
+			}
+		}
+		m.events = append(m.events, e)
 	}
 	if o == nil {
 		o = m.change(c)

@@ -94,6 +94,9 @@ func (s *State) setRequest(key string, r *request) {
 // Remembers says whether the outcome of this request is known: then it is
 // answered even where a new one would be refused for want of room.
 func (s *State) Remembers(principal string, id *fsmpb.Request) bool {
+	if !remembered(id) {
+		return false
+	}
 	_, ok := s.requests.Get(requestKey(principal, id))
 	return ok
 }

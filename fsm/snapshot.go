@@ -111,9 +111,9 @@ func (w *snapshotWriter) record(r *fsmpb.Record) bool {
 	return w.err == nil
 }
 
-// ReadSnapshot builds a state from what WriteTo wrote. It reads nothing behind
-// the snapshot's end, and fails, with ErrBadSnapshot in the chain, unless every
-// byte is as it was written.
+// ReadSnapshot builds a state from what WriteTo wrote. It reads to the end, and
+// fails, with ErrBadSnapshot in the chain, unless every byte is as it was
+// written and none follows.
 func ReadSnapshot(r io.Reader) (*State, error) {
 	in := &snapshotReader{r: bufio.NewReaderSize(r, 256<<10), sum: sha256.New()}
 	s, err := in.state()
@@ -182,6 +182,11 @@ func (r *snapshotReader) state() (*State, error) {
 	}
 	if !bytes.Equal(got, want) {
 		return nil, bad("its checksum differs")
+	}
+	if _, err := r.r.ReadByte(); err == nil {
+		return nil, bad("something follows it")
+	} else if !errors.Is(err, io.EOF) {
+		return nil, err
 	}
 	if trailer == nil || trailer.Records != records || records == 0 {
 		return nil, bad("it is not complete")

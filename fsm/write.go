@@ -16,7 +16,11 @@ func (s *State) write(c *fsmpb.Write) *fsmpb.Outcome {
 		o = s.accept(c)
 	} else if o.Code != fsmpb.Code_CODE_FORBIDDEN && o.Code != fsmpb.Code_CODE_VERSION_MISMATCH {
 		s.countRefusal(o)
-		s.event(Event{Kind: EventRefused, Name: o.Key, Token: c.Token, Watermark: o.Watermark, Reason: o.Reason})
+		e := Event{Kind: EventRefused, Name: o.Key, Principal: c.Principal, Token: c.Token, Watermark: o.Watermark, Reason: o.Reason}
+		if l := s.onRecord(c.Token); l != nil {
+			e.Holder = l.Holder
+		}
+		s.event(e)
 	}
 	s.remember(c.Principal, c.Request, o, false)
 	return o

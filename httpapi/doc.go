@@ -31,12 +31,13 @@
 //	exchange.go  one request and its answer
 //	problem.go   answers that are no success
 //	outcome.go   what an entry decided, as an answer
-//	leases.go    acquire, renew, release; leaseread.go reading them
+//	leases.go    acquire, renew, release; acquisition.go what an acquire asks
+//	             for; leaseread.go reading them
 //	keys.go      put, delete, fence; keyread.go reading them; txn.go many at once
 //	members.go   the cluster's status, and joining it
 //	ops.go       health and the API's description
 //	forward.go   followers
-//	names.go, headers.go, query.go, body.go, strict.go, limits.go
+//	names.go, headers.go, query.go, body.go, strict.go, strictvalue.go, limits.go
 //	             reading requests
 //	render.go    writing answers
 //	metrics.go   what is measured; collector.go what the state tells

@@ -147,10 +147,15 @@ type api struct {
 
 func newAPI(t *testing.T) *api {
 	t.Helper()
+	return newAPIOf(t, loadSpec(t))
+}
+
+func newAPIOf(t *testing.T, s *spec) *api {
+	t.Helper()
 	node := newMemory("n1")
 	h := New(node, Options{Version: "test"})
 	t.Cleanup(h.Close)
-	return &api{t: t, node: node, handler: h, spec: loadSpec(t)}
+	return &api{t: t, node: node, handler: h, spec: s}
 }
 
 // answer is what came back.

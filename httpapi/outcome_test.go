@@ -57,6 +57,7 @@ func TestEveryOutcomeHasItsAnswer(t *testing.T) {
 // P10: an error of the node is 503 only if it says that surely nothing was
 // applied.
 func TestErrorsOfTheNodeAreAnsweredHonestly(t *testing.T) {
+	s := loadSpec(t)
 	for _, c := range []struct {
 		err    error
 		status int // of a mutation
@@ -76,7 +77,7 @@ func TestErrorsOfTheNodeAreAnsweredHonestly(t *testing.T) {
 		{errors.New("disk on fire at /secret"), 500, "internal", 500},
 	} {
 		t.Run(c.err.Error(), func(t *testing.T) {
-			a := newAPI(t)
+			a := newAPIOf(t, s)
 			a.node.onAcquire = func(*fsmpb.Acquire) (r cluster.Reply[*fsmpb.Outcome], err error) { return r, c.err }
 			a.node.onWrite = func(*fsmpb.Write) (r cluster.Reply[*fsmpb.Outcome], err error) { return r, c.err }
 			a.node.onRenew = func() error { return c.err }
