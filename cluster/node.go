@@ -20,6 +20,9 @@ import (
 	"fencepost/fsm"
 )
 
+// boltMetricsEvery is how often the log store's gauges are brought up to date.
+const boltMetricsEvery = 10 * time.Second
+
 // Node is one node of a cluster. All its methods may be called at any time and
 // from any goroutine; before it is a member they answer ErrNoLeader.
 type Node struct {
@@ -158,6 +161,7 @@ func (n *Node) openParts() (*parts, error) {
 		MaxRPCsInFlight: 1, // with pipelining, one refused append can wedge a follower for ever
 		Logger:          n.log.Named("transport"),
 	})
+	n.wg.Go(func() { bolt.RunMetrics(n.closed, boltMetricsEvery) })
 	watched := watchStore(bolt, bolt)
 	n.wg.Go(func() {
 		watched.watch(n.closed, n.cfg.DiskBound, func(why string) {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -265,5 +266,29 @@ func TestStopLeavesNothing(t *testing.T) {
 		if left, _ := filepath.Glob(filepath.Join(n.dir, "*.tmp")); len(left) > 0 {
 			t.Errorf("left behind: %v", left)
 		}
+	}
+}
+
+// What people watch is there: ours, Raft's and the log store's, which come by a
+// way that a build tag or a version can silently cut; and no name of a lease.
+func TestMetricsOfARealNode(t *testing.T) {
+	c := startProcesses(t, 3)
+	token := c.mustAcquire("secret-name", time.Minute)
+	c.put("k", token-1, "refused")
+	text := string(c.get(c.leader(), "/metrics").raw)
+	for _, want := range []string{
+		"fencepost_is_leader 1", "fencepost_has_leader 1", "fencepost_leases_held 1", "fencepost_grants_total 1",
+		`fencepost_stale_writes_refused_total{reason="not_on_record"} 1`, "fencepost_commit_seconds_count",
+		"fencepost_leader_changes_total", "fencepost_raft_apply", "fencepost_raft_boltdb_storeLogs", "fencepost_http_request_seconds_count",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("/metrics has no %s", want)
+		}
+	}
+	if strings.Contains(text, "secret-name") {
+		t.Error("/metrics tells the name of a lease")
+	}
+	if t.Failed() {
+		t.Log(text)
 	}
 }
