@@ -35,6 +35,10 @@ type machine struct {
 	bytes   atomic.Uint64
 
 	digests digestRing
+
+	// What every request looks at, readable without the lock.
+	index atomic.Uint64                 // public, of the last entry applied
+	nodes atomic.Pointer[[]*fsmpb.Node] // the members in name order
 }
 
 // applied is what Apply answers to the proposer.
@@ -85,7 +89,24 @@ func (m *machine) apply(l *raft.Log) (applied, error) {
 	}
 	m.digests.add(index, m.state.Digest())
 	m.noteExpiry()
+	m.index.Store(index)
+	if c.GetSetNode() != nil || c.GetRemoveNode() != nil {
+		m.noteNodes()
+	}
 	return applied{o, index}, nil
+}
+
+func (m *machine) noteNodes() {
+	nodes := m.state.Nodes()
+	m.nodes.Store(&nodes)
+}
+
+// members are the nodes of the cluster as last recorded, in name order.
+func (m *machine) members() []*fsmpb.Node {
+	if p := m.nodes.Load(); p != nil {
+		return *p
+	}
+	return nil
 }
 
 // noteExpiry wakes the leader's timer if a lease now ends earlier than before.
@@ -131,6 +152,8 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	m.digests = digestRing{}
 	m.nextExpiry = math.MaxUint64
 	m.noteExpiry()
+	m.index.Store(s.Index())
+	m.noteNodes()
 	return nil
 }
 

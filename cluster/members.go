@@ -103,14 +103,24 @@ func (n *Node) Join(ctx context.Context, node *fsmpb.Node) error {
 		former, _ = s.Node(node.Name)
 		right = recorded(s, node)
 	})
+	if former != nil && former.Id != node.Id && mb.health.healthy(former.Id) {
+		return ErrNameInUse
+	}
+	steps := 0 // that have committed: from the first on, "surely nothing happened" is over (P10)
+	err := n.joinSteps(ctx, mb, node, former, right, &steps)
+	if err != nil && steps > 0 && !errors.Is(err, ErrOutcomeUnknown) {
+		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+	}
+	return err
+}
+
+func (n *Node) joinSteps(ctx context.Context, mb *member, node, former *fsmpb.Node, right bool, steps *int) error {
 	if former != nil && former.Id != node.Id {
-		if mb.health.healthy(former.Id) {
-			return ErrNameInUse
-		}
 		n.log.Info("a member came back wiped: its former identity is removed", "name", node.Name, "former", former.Id, "new", node.Id)
 		if err := change(ctx, mb.raft.RemoveServer(raft.ServerID(former.Id), 0, enqueueBound)); err != nil {
 			return err
 		}
+		*steps++
 	}
 	if !right {
 		c := &fsmpb.Command{Op: &fsmpb.Command_SetNode{SetNode: &fsmpb.SetNode{Node: node, ClusterId: n.identity().ClusterID}}}
@@ -121,6 +131,7 @@ func (n *Node) Join(ctx context.Context, node *fsmpb.Node) error {
 		if r.Outcome.Code != fsmpb.Code_CODE_OK {
 			return fmt.Errorf("the record of node %q was refused: %s", node.Name, r.Outcome.Field)
 		}
+		*steps++
 	}
 	if s, ok := mb.server(node.Id); ok && string(s.Address) == node.RaftAddr {
 		return nil
@@ -153,13 +164,11 @@ func (n *Node) tendMembers(ctx context.Context, mb *member) {
 				continue
 			}
 			var want *fsmpb.Node
-			n.machine.view(func(st *fsm.State) {
-				for _, m := range st.Nodes() {
-					if m.Id == string(s.ID) {
-						want = m
-					}
+			for _, m := range n.machine.members() {
+				if m.Id == string(s.ID) {
+					want = m
 				}
-			})
+			}
 			if want == nil || !want.Voter {
 				continue
 			}
@@ -183,8 +192,7 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 		return nil, nil
 	}
 	status := n.Status()
-	var nodes []*fsmpb.Node
-	n.machine.view(func(s *fsm.State) { nodes = s.Nodes() })
+	nodes := n.machine.members()
 	list := make([]Member, len(nodes))
 	var wg sync.WaitGroup
 	for i, node := range nodes {

@@ -294,30 +294,29 @@ func (n *Node) handOver(mb *member) {
 	n.log.Warn("no other node took over leadership before this one stopped")
 }
 
-// Status is what this node knows without asking anybody.
+// Status is what this node knows without asking anybody. It is cheap: every
+// request looks at it.
 func (n *Node) Status() Status {
 	id := n.identity()
-	s := Status{Name: id.Name, ID: id.ID, ClusterID: id.ClusterID}
+	s := Status{Name: id.Name, ID: id.ID, ClusterID: id.ClusterID, Index: n.machine.index.Load()}
 	mb := n.member.Load()
 	if mb == nil {
-		n.machine.view(func(st *fsm.State) { s.Index = st.Index() })
 		return s
 	}
 	s.IsLeader = mb.raft.State() == raft.Leader
 	s.Term = mb.raft.CurrentTerm()
+	if s.IsLeader {
+		s.LeaderID, s.LeaderURL = s.ID, n.cfg.httpURL()
+		return s
+	}
 	_, leader := mb.raft.LeaderWithID()
 	s.LeaderID = string(leader)
-	n.machine.view(func(st *fsm.State) {
-		s.Index = st.Index()
-		for _, m := range st.Nodes() {
-			if m.Id == s.LeaderID {
-				s.LeaderURL = "http://" + m.HttpAddr
-			}
+	for _, m := range n.machine.members() {
+		if m.Id == s.LeaderID {
+			s.LeaderURL = "http://" + m.HttpAddr
 		}
-	})
-	if s.IsLeader {
-		s.LeaderURL = n.cfg.httpURL()
-	} else if last := mb.raft.LastContact(); !last.IsZero() {
+	}
+	if last := mb.raft.LastContact(); !last.IsZero() {
 		s.LastContact = time.Since(last)
 	}
 	return s

@@ -65,7 +65,8 @@ type Handler struct {
 	scrape  http.Handler
 }
 
-// New makes the API of a node. The caller closes the Handler before the node.
+// New makes the API of a node. The node stays the caller's to close; once it is
+// closed, its errors are what requests are answered with.
 func New(node Node, opts Options) *Handler {
 	if opts.Limits == (Limits{}) {
 		opts.Limits = DefaultLimits()

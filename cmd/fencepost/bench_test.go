@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"fencepost/httpapi/wire"
 )
@@ -16,12 +17,14 @@ import (
 // benchNode is a leader that checks what the load sends: that a lease is released
 // with the token that was given, before it is acquired again.
 type benchNode struct {
-	tokens  atomic.Uint64
-	mu      sync.Mutex // guards held
-	held    map[string]uint64
-	faults  atomic.Int64
-	refuse  bool
-	address string
+	tokens   atomic.Uint64
+	mu       sync.Mutex // guards held and acquired
+	held     map[string]uint64
+	acquired map[string]time.Time
+	early    time.Duration // leases end by so much before their time
+	faults   atomic.Int64
+	refuse   bool
+	address  string
 }
 
 func (n *benchNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -44,7 +47,7 @@ func (n *benchNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			fault("%s is held", name)
 			return
 		}
-		n.held[name] = token
+		n.held[name], n.acquired[name] = token, time.Now()
 		jsonAnswer(wire.Acquired{Token: token, PreviousToken: 999})(w, r)
 	case strings.HasSuffix(path, "/release"), strings.HasSuffix(path, "/renew"):
 		var body wire.ReleaseRequest
@@ -60,6 +63,14 @@ func (n *benchNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			n.held[name] = 0
 		}
 		jsonAnswer(wire.Released{Released: true})(w, r)
+	case r.Method == http.MethodGet && strings.Contains(path, "/"+workExpiry+"/"):
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		over := time.Since(n.acquired[path]) >= benchLeased-n.early
+		if over {
+			n.held[path] = 0
+		}
+		jsonAnswer(wire.Lease{Held: !over})(w, r)
 	case r.Method == http.MethodPut:
 		if r.ContentLength != benchValueBytes || r.Header.Get("Fencing-Token") == "" {
 			fault("a write of %d bytes under %q", r.ContentLength, r.Header.Get("Fencing-Token"))
@@ -71,7 +82,7 @@ func (n *benchNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func startBenchNode(t *testing.T, n *benchNode) string {
 	t.Helper()
-	n.held = make(map[string]uint64)
+	n.held, n.acquired = make(map[string]uint64), make(map[string]time.Time)
 	s := httptest.NewUnstartedServer(n)
 	n.address = s.Listener.Addr().String()
 	s.Start()
@@ -82,7 +93,8 @@ func startBenchNode(t *testing.T, n *benchNode) string {
 func TestBench(t *testing.T) {
 	n := new(benchNode)
 	url := startBenchNode(t, n)
-	code, stdout, stderr := command(t, "", "bench", "--endpoints", url, "--duration", "600ms", "--clients", "1,3", "-o", "json")
+	code, stdout, stderr := command(t, "", "bench", "--endpoints", url, "--duration", "600ms", "--clients", "1,3", "-o", "json",
+		"--works", "acquire-release,renew,write,read")
 	if code != 0 {
 		t.Fatalf("exit %d: %s", code, stderr)
 	}
@@ -104,6 +116,22 @@ func TestBench(t *testing.T) {
 	code, stdout, _ = command(t, "", "bench", "--endpoints", url, "--duration", "600ms", "--clients", "1", "--works", "read")
 	if code != 0 || !strings.Contains(stdout, "OPS/S") || !strings.Contains(stdout, "read") {
 		t.Errorf("exit %d: %s", code, stdout)
+	}
+}
+
+// A lease that is free before its time is an error, however fast it looks.
+func TestP7_BenchSeesEarlyExpiry(t *testing.T) {
+	for _, early := range []time.Duration{0, benchWatched / 2} {
+		url := startBenchNode(t, &benchNode{early: early})
+		code, stdout, stderr := command(t, "", "bench", "--endpoints", url, "--duration", "1s", "--clients", "2", "--works", workExpiry, "-o", "json")
+		var got struct{ Results []benchCell }
+		if err := json.Unmarshal([]byte(stdout), &got); err != nil || len(got.Results) != 1 {
+			t.Fatalf("exit %d: %s %s", code, stdout, stderr)
+		}
+		c := got.Results[0]
+		if early == 0 && (c.Ops == 0 || c.Errors != 0) || early > 0 && (c.Errors == 0 || !strings.Contains(c.Error, "early")) {
+			t.Errorf("leases that end %s early: %+v", early, c)
+		}
 	}
 }
 

@@ -252,7 +252,7 @@ func TestStopLeavesNothing(t *testing.T) {
 	for _, n := range c.nodes {
 		c.signal(n, syscall.SIGTERM)
 		n.waitGone(t)
-		if code := n.cmd.ProcessState.ExitCode(); code != 0 {
+		if code := n.life.Load().cmd.ProcessState.ExitCode(); code != 0 {
 			t.Errorf("%s ended with %d", n.name, code)
 		}
 		for _, addr := range []string{n.http, n.raft} {

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -37,8 +38,13 @@ type processes struct {
 type process struct {
 	name, dir, http, raft, url string
 	args                       []string
-	cmd                        *exec.Cmd
-	exited                     chan struct{}
+	life                       atomic.Pointer[life] // the newest; nil: never started
+}
+
+// life is a process from its start to its end.
+type life struct {
+	cmd    *exec.Cmd
+	exited chan struct{}
 }
 
 func startProcesses(t *testing.T, count int) *processes {
@@ -105,26 +111,26 @@ func (c *processes) start(n *process) {
 		c.t.Fatal(err)
 	}
 	defer log.Close()
-	n.cmd = exec.Command(c.bin, n.args...)
-	n.cmd.Stdout, n.cmd.Stderr = log, log
-	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := n.cmd.Start(); err != nil {
+	r := &life{cmd: exec.Command(c.bin, n.args...), exited: make(chan struct{})}
+	r.cmd.Stdout, r.cmd.Stderr = log, log
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := r.cmd.Start(); err != nil {
 		c.t.Fatal(err)
 	}
-	exited, cmd := make(chan struct{}), n.cmd
-	n.exited = exited
+	n.life.Store(r)
 	go func() {
-		cmd.Wait()
-		close(exited)
+		r.cmd.Wait()
+		close(r.exited)
 	}()
 }
 
 func (n *process) running() bool {
-	if n.cmd == nil {
+	r := n.life.Load()
+	if r == nil {
 		return false
 	}
 	select {
-	case <-n.exited:
+	case <-r.exited:
 		return false
 	default:
 		return true
@@ -135,7 +141,7 @@ func (n *process) running() bool {
 func (c *processes) kill(nodes ...*process) {
 	c.t.Helper()
 	for _, n := range nodes {
-		if err := n.cmd.Process.Signal(syscall.SIGKILL); err != nil {
+		if err := n.life.Load().cmd.Process.Signal(syscall.SIGKILL); err != nil {
 			c.t.Errorf("kill %s: %v", n.name, err)
 		}
 	}
@@ -147,7 +153,7 @@ func (c *processes) kill(nodes ...*process) {
 func (n *process) waitGone(t *testing.T) {
 	t.Helper()
 	select {
-	case <-n.exited:
+	case <-n.life.Load().exited:
 	case <-time.After(20 * time.Second):
 		t.Fatalf("%s is still running", n.name)
 	}
@@ -155,7 +161,7 @@ func (n *process) waitGone(t *testing.T) {
 
 func (c *processes) signal(n *process, s syscall.Signal) {
 	c.t.Helper()
-	if err := n.cmd.Process.Signal(s); err != nil {
+	if err := n.life.Load().cmd.Process.Signal(s); err != nil {
 		c.t.Fatal(err)
 	}
 }
