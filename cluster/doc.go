@@ -23,6 +23,8 @@
 //	identity.go    the data directory: who this node is, and of which cluster
 //	formation.go   finding a cluster, or making one
 //	node.go        a node's life: open, serve, hand over, close
+//	status.go      what a node knows of itself
+//	storage.go     log, snapshots and transport: what Raft stands on
 //	machine.go     the state machine under Raft
 //	propose.go     proposals and what becomes of them
 //	quota.go       what the leader refuses for want of room

@@ -99,7 +99,7 @@ func (n *Node) enter(id identity) error {
 // node is to enter a cluster; otherwise why says what it waits for.
 func (n *Node) formOnce(ctx context.Context) (id identity, why string) {
 	id = n.identity()
-	answers, missing := askAll(ctx, n.cfg.Peers)
+	answers, missing := n.askAll(ctx, n.cfg.Peers)
 	others := map[string]Formation{}
 	for _, f := range answers {
 		if f.ID != id.ID {
@@ -144,12 +144,12 @@ func (n *Node) formOnce(ctx context.Context) (id identity, why string) {
 }
 
 // askAll asks all peers at once; missing are those without an answer.
-func askAll(ctx context.Context, peers []string) (answers []Formation, missing []string) {
+func (n *Node) askAll(ctx context.Context, peers []string) (answers []Formation, missing []string) {
 	got := make([]*Formation, len(peers))
 	var wg sync.WaitGroup
 	for i, p := range peers {
 		wg.Go(func() {
-			if f, err := ask(ctx, p); err == nil {
+			if f, err := n.ask(ctx, p); err == nil {
 				got[i] = &f
 			}
 		})
@@ -165,7 +165,7 @@ func askAll(ctx context.Context, peers []string) (answers []Formation, missing [
 	return answers, missing
 }
 
-func ask(ctx context.Context, url string) (Formation, error) {
+func (n *Node) ask(ctx context.Context, url string) (Formation, error) {
 	ctx, cancel := context.WithTimeout(ctx, askBound)
 	defer cancel()
 	var f Formation
@@ -173,7 +173,7 @@ func ask(ctx context.Context, url string) (Formation, error) {
 	if err != nil {
 		return f, err
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := n.peers.Do(req)
 	if err != nil {
 		return f, err
 	}
@@ -210,7 +210,7 @@ func (n *Node) askOneToJoin(ctx context.Context, url string) error {
 		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := n.peers.Do(req)
 	if err != nil {
 		return err
 	}

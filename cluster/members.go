@@ -172,7 +172,7 @@ func (n *Node) tendMembers(ctx context.Context, mb *member) {
 			if want == nil || !want.Voter {
 				continue
 			}
-			f, err := ask(ctx, "http://"+want.HttpAddr)
+			f, err := n.ask(ctx, "http://"+want.HttpAddr)
 			if err != nil || f.ID != want.Id || f.Index+caughtUp < n.Status().Index {
 				continue
 			}
@@ -206,7 +206,7 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 			continue
 		}
 		wg.Go(func() {
-			f, err := ask(ctx, "http://"+node.HttpAddr)
+			f, err := n.ask(ctx, "http://"+node.HttpAddr)
 			if err != nil || f.ID != node.Id {
 				return
 			}

@@ -1,6 +1,14 @@
 package cluster
 
-import "time"
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"fencepost/fsm"
+)
 
 // Status is what a node knows of itself and the cluster without asking anybody.
 type Status struct {
@@ -38,4 +46,73 @@ type Reply[T any] struct {
 type ReadInfo struct {
 	Index uint64        // public index that it reflects
 	Lag   time.Duration // of a stale read: time since this node last heard from the leader
+}
+
+// Status is what this node knows without asking anybody. It is cheap: every
+// request looks at it.
+func (n *Node) Status() Status {
+	id := n.identity()
+	s := Status{Name: id.Name, ID: id.ID, ClusterID: id.ClusterID, Index: n.machine.index.Load()}
+	mb := n.member.Load()
+	if mb == nil {
+		return s
+	}
+	s.IsLeader = mb.raft.State() == raft.Leader
+	s.Term = mb.raft.CurrentTerm()
+	if s.IsLeader {
+		s.LeaderID, s.LeaderURL = s.ID, n.cfg.httpURL()
+		return s
+	}
+	_, leader := mb.raft.LeaderWithID()
+	s.LeaderID = string(leader)
+	for _, m := range n.machine.members() {
+		if m.Id == s.LeaderID {
+			s.LeaderURL = "http://" + m.HttpAddr
+		}
+	}
+	if last := mb.raft.LastContact(); !last.IsZero() {
+		s.LastContact = time.Since(last)
+	}
+	return s
+}
+
+// Ready says why this node cannot serve, if it cannot: no leader is known, or
+// it is far behind, or the leader has not caught up in its term.
+func (n *Node) Ready() error {
+	mb := n.member.Load()
+	switch s := n.Status(); {
+	case n.closing.Load():
+		return ErrShuttingDown
+	case mb == nil:
+		return errors.New("not a member of a cluster yet")
+	case s.LeaderURL == "":
+		return errors.New("no leader is known")
+	case s.IsLeader && n.ready.term() == 0:
+		return errors.New("leading, but not caught up yet")
+	case s.IsLeader && n.clockStands():
+		return errors.New("the cluster clock stands still: nothing commits")
+	case !s.IsLeader && s.LastContact > 3*n.cfg.Heartbeat:
+		return fmt.Errorf("the leader was last heard of %s ago", s.LastContact.Round(time.Millisecond))
+	}
+	if behind := mb.raft.CommitIndex() - min(mb.raft.CommitIndex(), mb.raft.AppliedIndex()); behind > 10_000 {
+		return fmt.Errorf("%d entries behind", behind)
+	}
+	return nil
+}
+
+// clockStands says that this leader has seen no commit for so long that it
+// counts no further, though something has a deadline.
+func (n *Node) clockStands() bool {
+	r := n.reading.Load()
+	needed := false
+	n.machine.view(func(s *fsm.State) { needed = s.HasDeadline() })
+	return needed && r != nil && time.Since(r.at) > standstill
+}
+
+// Live says why this process should be restarted, if it should.
+func (n *Node) Live() error {
+	if n.machine.failed.Load() {
+		return errors.New("an entry of the log could not be applied")
+	}
+	return nil
 }
