@@ -31,7 +31,7 @@ func (x *exchange) problem(p *wire.Problem) {
 	if err != nil {
 		panic(err) // strings and numbers only
 	}
-	x.answer(p.Status, wire.ContentTypeProblem, body)
+	x.answer(p.Status, wire.ContentTypeProblem, append(body, '\n'))
 }
 
 // refuse answers with a code and a word about it.
