@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -22,6 +23,9 @@ import (
 // drainBound is how long a stopping node waits for the answers that are on
 // their way out.
 const drainBound = 5 * time.Second
+
+// gcBallastBytes is about how much garbage a node lets accumulate.
+const gcBallastBytes = 64 << 20
 
 // exitBroken is the exit status of a node that must not go on: a stalled disk,
 // an entry that it cannot apply.
@@ -87,6 +91,11 @@ func newLogger(env *environment, name, level string, json bool) (hclog.Logger, e
 
 // serveNode runs one node until ctx ends.
 func serveNode(ctx context.Context, listen string, cfg cluster.Config, limits httpapi.Limits, raftMetrics prometheus.Gatherer) error {
+	// A small heap would be collected dozens of times a second under load. This
+	// block is never touched, so it takes no memory; it only makes the collector
+	// wait until there is as much garbage as that.
+	ballast := make([]byte, gcBallastBytes)
+	defer runtime.KeepAlive(ballast)
 	// The API listens first: a node that looks for its cluster must answer.
 	l, err := net.Listen("tcp", listen)
 	if err != nil {
