@@ -16,13 +16,13 @@ func (n *Node) checkQuota(c *fsmpb.Command) (refused error) {
 		switch op := c.Op.(type) {
 		case *fsmpb.Command_Acquire:
 			a := op.Acquire
-			if s.Remembers(a.Principal, a.Request) {
-				return
-			}
 			if _, exists := s.Lease(a.Name); !exists && counts.Leases >= n.cfg.MaxLeases {
 				refused = &QuotaError{"leases", uint64(n.cfg.MaxLeases)}
 			} else if full && a.Request != nil {
 				refused = &QuotaError{"requests", uint64(n.cfg.MaxRequests)}
+			}
+			if refused != nil && s.Remembers(a.Principal, a.Request) {
+				refused = nil
 			}
 		case *fsmpb.Command_Release:
 			if r := op.Release; full && !s.Remembers(r.Principal, r.Request) {
@@ -30,32 +30,48 @@ func (n *Node) checkQuota(c *fsmpb.Command) (refused error) {
 			}
 		case *fsmpb.Command_Write:
 			w := op.Write
-			if s.Remembers(w.Principal, w.Request) {
-				return
-			}
-			if grows := growth(s, w); grows > 0 && counts.DataBytes+grows > n.cfg.MaxDataBytes {
+			if overfills(s, w, counts.DataBytes, n.cfg.MaxDataBytes) {
 				refused = &QuotaError{"keys", n.cfg.MaxDataBytes}
 			} else if full && w.Request != nil {
-				if grows == 0 {
-					w.Request = nil
-					return
-				}
 				refused = &QuotaError{"requests", uint64(n.cfg.MaxRequests)}
+			}
+			switch {
+			case refused == nil:
+			case s.Remembers(w.Principal, w.Request):
+				refused = nil
+			case grows(s, w) == 0:
+				w.Request, refused = nil, nil // as a release
 			}
 		}
 	})
 	return refused
 }
 
-// growth is about how many bytes more the keys take after the write; 0 if it
-// only touches keys on record without putting a value.
-func growth(s *fsm.State, w *fsmpb.Write) uint64 {
-	var grows uint64
+// overfills says whether the write would take the keys above the limit.
+func overfills(s *fsm.State, w *fsmpb.Write, have, limit uint64) bool {
+	var most uint64
+	for _, op := range w.Ops {
+		most += opBytes(op)
+	}
+	if have+most <= limit {
+		return false // without a search for each key
+	}
+	more := grows(s, w)
+	return more > 0 && have+more > limit
+}
+
+// grows is by how much the keys grow with the write, at the most; 0 if it only
+// deletes, fences or checks keys on record.
+func grows(s *fsm.State, w *fsmpb.Write) (bytes uint64) {
 	for _, op := range w.Ops {
 		_, exists := s.Key(op.Key)
 		if op.Kind == fsmpb.WriteOp_KIND_PUT || !exists && op.Kind != fsmpb.WriteOp_KIND_CHECK {
-			grows += uint64(len(op.Key) + len(op.Value) + len(op.ContentType))
+			bytes += opBytes(op)
 		}
 	}
-	return grows
+	return bytes
+}
+
+func opBytes(op *fsmpb.WriteOp) uint64 {
+	return uint64(len(op.Key) + len(op.Value) + len(op.ContentType))
 }

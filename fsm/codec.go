@@ -41,28 +41,33 @@ func Decode(b []byte) (*fsmpb.Command, error) {
 }
 
 // unknownIn finds a message, at any depth, with fields or enum values that the
-// schema lacks.
+// schema lacks. It runs for every entry on every node, so it looks only at the
+// fields that can hide something.
 func unknownIn(m protoreflect.Message) (name protoreflect.FullName, found bool) {
 	if len(m.GetUnknown()) > 0 {
 		return m.Descriptor().FullName(), true
 	}
-	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		if fd.Kind() == protoreflect.EnumKind && fd.Enum().Values().ByNumber(v.Enum()) == nil {
-			name, found = fd.FullName(), true
-			return false
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		fd := fields.Get(i)
+		switch kind := fd.Kind(); {
+		case kind == protoreflect.EnumKind:
+			if fd.Enum().Values().ByNumber(m.Get(fd).Enum()) == nil {
+				return fd.FullName(), true
+			}
+		case kind != protoreflect.MessageKind || !m.Has(fd):
+		case fd.IsList():
+			list := m.Get(fd).List()
+			for i := range list.Len() {
+				if name, found = unknownIn(list.Get(i).Message()); found {
+					return name, true
+				}
+			}
+		default:
+			if name, found = unknownIn(m.Get(fd).Message()); found {
+				return name, true
+			}
 		}
-		if fd.Kind() != protoreflect.MessageKind {
-			return true
-		}
-		if !fd.IsList() {
-			name, found = unknownIn(v.Message())
-			return !found
-		}
-		list := v.List()
-		for i := 0; i < list.Len() && !found; i++ {
-			name, found = unknownIn(list.Get(i).Message())
-		}
-		return !found
-	})
-	return name, found
+	}
+	return "", false
 }

@@ -16,11 +16,13 @@ type request struct {
 	hash      uint64
 }
 
-// requestKey orders requests by whose they are, what they were sent to, and
-// their key. No part can contain the separator: principals and paths have no
-// control characters, keys are visible ASCII; and a key comes last anyway.
+// requestKey tells requests apart by their key, what they were sent to, and
+// whose they are. No part can contain the separator: principals and paths have
+// no control characters, keys are visible ASCII. The key comes first because it
+// is random: two of them differ in their first bytes, which is what a search
+// compares.
 func requestKey(principal string, r *fsmpb.Request) string {
-	return principal + "\x00" + r.Path + "\x00" + r.Key
+	return r.Key + "\x00" + r.Path + "\x00" + principal
 }
 
 func remembered(r *fsmpb.Request) bool { return r != nil && r.Key != "" }
@@ -73,19 +75,18 @@ func (s *State) finish(key string, goneMS uint64) {
 }
 
 func (s *State) setRequest(key string, r *request) {
-	if old, ok := s.requests.Get(key); ok {
+	old, existed := replace(s.requests, key, r, r != nil)
+	if existed {
 		s.sum -= old.hash
 		if old.goneMS != 0 {
 			s.removals.Delete(due{old.goneMS, dueRequest, key})
 		}
 	}
 	if r == nil {
-		s.requests.Delete(key)
 		return
 	}
 	r.hash = r.digest()
 	s.sum += r.hash
-	s.requests.Set(key, r)
 	if r.goneMS != 0 {
 		s.removals.Set(due{r.goneMS, dueRequest, key})
 	}

@@ -228,10 +228,19 @@ func scan[T any](m *btree.Map[string, T], prefix, after string, limit int, want 
 	return page, more
 }
 
+// replace puts or removes a record in one search of the tree, and returns the
+// one that was there.
+func replace[T any](m *btree.Map[string, T], key string, v T, put bool) (old T, existed bool) {
+	if put {
+		return m.Set(key, v)
+	}
+	return m.Delete(key)
+}
+
 // setLease is the only way a lease enters the state; it keeps every index of
 // it. Nil removes the name.
 func (s *State) setLease(name string, l *Lease) {
-	if old, ok := s.leases.Get(name); ok {
+	if old, ok := replace(s.leases, name, l, l != nil); ok {
 		s.sum -= old.hash
 		s.tokens.Delete(old.Token)
 		if old.Live {
@@ -242,12 +251,10 @@ func (s *State) setLease(name string, l *Lease) {
 		}
 	}
 	if l == nil {
-		s.leases.Delete(name)
 		return
 	}
 	l.hash = l.digest()
 	s.sum += l.hash
-	s.leases.Set(name, l)
 	s.tokens.Set(l.Token, name)
 	if l.Live {
 		s.held++
@@ -260,7 +267,7 @@ func (s *State) setLease(name string, l *Lease) {
 // setKey is the only way a key enters the state. Nil removes it, watermark and
 // all, which only the floor allows (P5).
 func (s *State) setKey(key string, k *Key) {
-	if old, ok := s.keys.Get(key); ok {
+	if old, ok := replace(s.keys, key, k, k != nil); ok {
 		s.sum -= old.hash
 		s.dataBytes -= old.bytes()
 		if !old.Present {
@@ -268,13 +275,11 @@ func (s *State) setKey(key string, k *Key) {
 		}
 	}
 	if k == nil {
-		s.keys.Delete(key)
 		return
 	}
 	k.hash = k.digest()
 	s.sum += k.hash
 	s.dataBytes += k.bytes()
-	s.keys.Set(key, k)
 	if !k.Present {
 		s.tombstones.Set(due{k.Watermark, dueTombstone, key})
 	}
