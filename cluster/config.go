@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"time"
 
@@ -83,6 +84,12 @@ func (c *Config) Validate() error {
 	need(c.RaftAddr != "" && c.HTTPAddr != "", "an HTTP and a Raft address are needed")
 	need(c.Expect >= 1, "expect must be at least 1, not %d", c.Expect)
 	need(len(c.Peers) >= c.Expect, "%d peers are named, but %d nodes are to form the cluster: name all of them, this one included", len(c.Peers), c.Expect)
+	for _, addr := range []string{c.HTTPAddr, c.advertiseRaft()} {
+		host, port, err := net.SplitHostPort(addr)
+		ip := net.ParseIP(host)
+		need(err == nil && host != "" && port != "" && port != "0" && (ip == nil || !ip.IsUnspecified()),
+			"others cannot reach this node at %q: advertise a host:port of its own", addr)
+	}
 	for _, p := range c.Peers {
 		u, err := url.Parse(p)
 		need(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "", "peer %q is not a URL like http://host:port", p)

@@ -100,6 +100,7 @@ func (n *Node) enter(id identity) error {
 func (n *Node) formOnce(ctx context.Context) (id identity, why string) {
 	id = n.identity()
 	answers, missing := n.askAll(ctx, n.cfg.Peers)
+	formed := false // a peer has a cluster
 	others := map[string]Formation{}
 	for _, f := range answers {
 		if f.ID != id.ID {
@@ -110,15 +111,20 @@ func (n *Node) formOnce(ctx context.Context) (id identity, why string) {
 		if f.ClusterID == "" || f.ID == id.ID {
 			continue
 		}
+		formed = true
 		if slices.Contains(f.Members, id.ID) {
 			id.ClusterID = f.ClusterID
 			return id, ""
 		}
 		if err := n.askOneToJoin(ctx, "http://"+f.HTTPAddr); err != nil {
-			return id, fmt.Sprintf("asked node %s to join cluster %s: %v", f.Name, f.ClusterID, err)
+			why = fmt.Sprintf("asked node %s to join cluster %s: %v", f.Name, f.ClusterID, err)
+			continue
 		}
 		id.ClusterID = f.ClusterID
 		return id, ""
+	}
+	if formed {
+		return id, why // never a second cluster beside it
 	}
 	if len(missing) > 0 {
 		return id, "no answer from " + strings.Join(missing, ", ")

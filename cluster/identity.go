@@ -20,6 +20,9 @@ type identity struct {
 	ID        string       `json:"id"`
 	ClusterID string       `json:"cluster_id,omitempty"`
 	Bootstrap []raftServer `json:"bootstrap,omitempty"` // the members that this node formed the cluster with
+	// HasLog says that the log has been made, and marked with the ID. A log that
+	// is lost after that took votes and acknowledged entries with it.
+	HasLog bool `json:"has_log,omitempty"`
 }
 
 type raftServer struct {

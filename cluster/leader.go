@@ -17,8 +17,10 @@ const (
 	tickEvery = 800 * time.Millisecond
 	// digestEvery is how often a Tick goes out whatever else commits.
 	digestEvery = 10 * time.Second
-	// removeEvery spaces the removal of old records, which nobody waits for.
+	// removeEvery spaces the removal of old records, which nobody waits for; but
+	// not when they are late by removeLate: then there are many.
 	removeEvery = time.Second
+	removeLate  = 2 * time.Second
 	// renewIntake is how long after a pause renewals may come in before
 	// anything is ended: they were on their way while the leader stood still.
 	renewIntake = 100 * time.Millisecond
@@ -187,7 +189,7 @@ func (n *Node) dueNext(lastTick, lastRemoval time.Time) (*fsmpb.Command, time.Du
 	if d := until(expiry); d <= 0 {
 		return advance, 0
 	}
-	if until(removal) <= 0 && time.Since(lastRemoval) >= removeEvery {
+	if late := -until(removal); late >= removeLate || late >= 0 && time.Since(lastRemoval) >= removeEvery {
 		return advance, 0
 	}
 	if deadlines && time.Since(r.at) >= tickEvery || time.Since(lastTick) >= digestEvery {

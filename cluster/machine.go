@@ -27,11 +27,12 @@ type machine struct {
 	failed atomic.Bool
 
 	// wake has a buffer of one and says that the next expiry is earlier than
-	// the leader's timer knows.
-	wake       chan struct{}
-	nextExpiry uint64 // as of the last Apply; only Apply uses it
+	// the leader's timer knows, or that the clock has to be kept moving again.
+	wake        chan struct{}
+	nextExpiry  uint64 // as of the last Apply; only Apply uses it
+	hasDeadline bool   // the same
 
-	entries atomic.Uint64 // applied since the last snapshot
+	entries atomic.Uint64 // applied since the node started
 	bytes   atomic.Uint64
 
 	digests digestRing
@@ -88,7 +89,7 @@ func (m *machine) apply(l *raft.Log) (applied, error) {
 		return applied{}, err
 	}
 	m.digests.add(index, m.state.Digest())
-	m.noteExpiry()
+	m.noteDeadlines()
 	m.index.Store(index)
 	if c.GetSetNode() != nil || c.GetRemoveNode() != nil {
 		m.noteNodes()
@@ -109,19 +110,21 @@ func (m *machine) members() []*fsmpb.Node {
 	return nil
 }
 
-// noteExpiry wakes the leader's timer if a lease now ends earlier than before.
-func (m *machine) noteExpiry() {
+// noteDeadlines wakes the leader's timer if a lease now ends earlier than before,
+// or if this is the first deadline after a time without any.
+func (m *machine) noteDeadlines() {
 	next, ok := m.state.NextExpiryMS()
 	if !ok {
 		next = math.MaxUint64
 	}
-	if next < m.nextExpiry {
+	has := m.state.HasDeadline()
+	if next < m.nextExpiry || has && !m.hasDeadline {
 		select {
 		case m.wake <- struct{}{}:
 		default:
 		}
 	}
-	m.nextExpiry = next
+	m.nextExpiry, m.hasDeadline = next, has
 }
 
 // view runs see on the state. see must not block, nor keep the state.
@@ -135,8 +138,6 @@ func (m *machine) view(see func(*fsm.State)) {
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.entries.Store(0)
-	m.bytes.Store(0)
 	return persisted{m.state.Snapshot()}, nil
 }
 
@@ -150,8 +151,8 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	defer m.mu.Unlock()
 	m.state = s
 	m.digests = digestRing{}
-	m.nextExpiry = math.MaxUint64
-	m.noteExpiry()
+	m.nextExpiry, m.hasDeadline = math.MaxUint64, false
+	m.noteDeadlines()
 	m.index.Store(s.Index())
 	m.noteNodes()
 	return nil

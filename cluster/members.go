@@ -23,8 +23,9 @@ const (
 	askBound = 500 * time.Millisecond
 )
 
-// ErrNameInUse says that a node of that name is a healthy member.
-var ErrNameInUse = errors.New("a healthy member has this name")
+// ErrNameInUse says that another member has this name and is alive, or has this
+// Raft address.
+var ErrNameInUse = errors.New("another member has this name or Raft address")
 
 func (m *member) configuration() raft.Configuration {
 	f := m.raft.GetConfiguration() // answered from memory, at once
@@ -103,8 +104,16 @@ func (n *Node) Join(ctx context.Context, node *fsmpb.Node) error {
 		former, _ = s.Node(node.Name)
 		right = recorded(s, node)
 	})
-	if former != nil && former.Id != node.Id && mb.health.healthy(former.Id) {
-		return ErrNameInUse
+	if former != nil && former.Id != node.Id {
+		// Nobody sends heartbeats to what is not in the configuration any more.
+		if _, member := mb.server(former.Id); member && mb.health.healthy(former.Id) {
+			return ErrNameInUse
+		}
+	}
+	for _, s := range mb.configuration().Servers {
+		if string(s.Address) == node.RaftAddr && string(s.ID) != node.Id && (former == nil || string(s.ID) != former.Id) {
+			return ErrNameInUse
+		}
 	}
 	steps := 0 // that have committed: from the first on, "surely nothing happened" is over (P10)
 	err := n.joinSteps(ctx, mb, node, former, right, &steps)
@@ -211,7 +220,7 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 				return
 			}
 			list[i].AppliedIndex, list[i].LastContact = f.Index, time.Duration(f.LastContactMS)*time.Millisecond
-			list[i].Healthy = f.LastContactMS <= 3*n.cfg.Heartbeat.Milliseconds()
+			list[i].Healthy = s.ID != "" && f.LastContactMS <= 3*n.cfg.Heartbeat.Milliseconds()
 		})
 	}
 	wg.Wait()

@@ -16,6 +16,13 @@ import (
 	"fencepost/fsm"
 )
 
+// closeBound is how long a node may take to stop. Until Raft has stopped, a
+// leader sends heartbeats, and nobody takes over.
+const closeBound = 15 * time.Second
+
+// handOverLook is how often a stopping leader looks whether it still leads.
+const handOverLook = 2 * time.Millisecond
+
 // Node is one node of a cluster. All its methods may be called at any time and
 // from any goroutine; before it is a member they answer ErrNoLeader.
 type Node struct {
@@ -127,7 +134,7 @@ func (n *Node) join() error {
 func (n *Node) run(p *parts) error {
 	notify := make(chan bool, 16)
 	conf := n.raftConfig(notify)
-	logs, err := raft.NewLogCache(512, p.logs)
+	logs, err := raft.NewLogCache(2*maxAppendEntries, p.logs)
 	if err != nil {
 		return fmt.Errorf("make log cache: %w", err)
 	}
@@ -176,6 +183,8 @@ func (n *Node) Close() error {
 
 func (n *Node) shutDown() error {
 	n.closing.Store(true)
+	bound := time.AfterFunc(closeBound, func() { n.cfg.Exit("stopping has taken longer than " + closeBound.String()) })
+	defer bound.Stop()
 	n.ready.set(0) // before the transfer: others may lead any moment
 	mb := n.member.Load()
 	if mb != nil && mb.raft.State() == raft.Leader {
@@ -199,16 +208,22 @@ func (n *Node) shutDown() error {
 }
 
 // handOver gives leadership to a follower that has caught up, so that a planned
-// stop costs milliseconds and not an election.
+// stop costs milliseconds and not an election. Raft leaves the question
+// unanswered if it shuts down meanwhile, so the node looks for itself.
 func (n *Node) handOver(mb *member) {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*n.cfg.Election)
 	defer cancel()
-	for range 2 {
-		if await(ctx, mb.raft.LeadershipTransfer()) || ctx.Err() != nil {
+	var asked time.Time
+	for mb.raft.State() == raft.Leader {
+		if time.Since(asked) > n.cfg.Election {
+			mb.raft.LeadershipTransfer()
+			asked = time.Now()
+		}
+		if !sleep(ctx, handOverLook) {
+			n.log.Warn("no other node took over leadership before this one stopped")
 			return
 		}
 	}
-	n.log.Warn("no other node took over leadership before this one stopped")
 }
 
 var _ io.Closer = (*Node)(nil)

@@ -30,10 +30,11 @@ func (p *pauses) watch(ctx context.Context, paused func()) {
 		case <-t.C:
 		}
 		now := time.Since(p.start)
-		if now-time.Duration(p.stamp.Swap(int64(now))) >= p.bound {
+		if now-time.Duration(p.stamp.Load()) >= p.bound {
 			p.count.Add(1)
-			paused()
+			paused() // before running says that all is well again
 		}
+		p.stamp.Store(int64(now))
 	}
 }
 

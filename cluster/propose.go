@@ -56,7 +56,9 @@ func (n *Node) propose(ctx context.Context, received time.Time, c *fsmpb.Command
 		return none, err
 	}
 	size := int64(len(data))
-	if n.inFlight.Add(size) > n.cfg.MaxInFlightBytes {
+	// Renewals, Advances and Ticks are one in flight each, and writes must not
+	// crowd them out.
+	if n.inFlight.Add(size) > n.cfg.MaxInFlightBytes && c.GetRenew() == nil && c.GetAdvance() == nil && c.GetTick() == nil {
 		n.inFlight.Add(-size)
 		return none, ErrOverloaded
 	}

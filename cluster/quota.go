@@ -40,7 +40,10 @@ func (n *Node) checkQuota(c *fsmpb.Command) (refused error) {
 			case s.Remembers(w.Principal, w.Request):
 				refused = nil
 			case grows(s, w) == 0:
-				w.Request, refused = nil, nil // as a release
+				refused = nil
+				if !conditional(w) {
+					w.Request = nil // as a release: repeated, it comes to the same
+				}
 			}
 		}
 	})
@@ -70,6 +73,17 @@ func grows(s *fsm.State, w *fsmpb.Write) (bytes uint64) {
 		}
 	}
 	return bytes
+}
+
+// conditional says whether the write, repeated, could be refused for what it
+// changed the first time.
+func conditional(w *fsmpb.Write) bool {
+	for _, op := range w.Ops {
+		if op.IfVersion != nil {
+			return true
+		}
+	}
+	return false
 }
 
 func opBytes(op *fsmpb.WriteOp) uint64 {

@@ -87,7 +87,7 @@ func (n *Node) tryRead(ctx context.Context, see func(*fsm.State)) (ReadInfo, err
 		n.dropReady()
 		return ReadInfo{}, errNotProven
 	}
-	if n.ready.term() != term || mb.raft.CurrentTerm() != term {
+	if n.ready.term() != term || mb.raft.CurrentTerm() != term || mb.hasNonvoters() {
 		return ReadInfo{}, errNotProven
 	}
 	return info, nil

@@ -124,11 +124,11 @@ func (n *simNode) boot(server raftServer, change func(*Config)) {
 	n.Node.id = identity{Name: server.Addr, ID: server.ID, ClusterID: "c1"}
 	n.Node.start()
 	watched := watchStore(n.store, n.store)
-	node := n.Node
-	node.wg.Go(func() { watched.watch(node.closed, cfg.DiskBound, cfg.Exit) })
+	watching, stopWatching := context.WithCancel(context.Background())
+	go watched.watch(watching, cfg.DiskBound, cfg.Exit)
 	err := n.run(&parts{
 		logs: watched, stable: watched, snaps: n.snaps, transport: n.trans, bootstrap: n.s.servers,
-		close: n.trans.Close,
+		close: func() error { stopWatching(); return n.trans.Close() },
 	})
 	if err != nil {
 		n.s.t.Fatal(err)

@@ -23,13 +23,15 @@ func (n *Node) compact(ctx context.Context, mb *member) {
 	t := time.NewTicker(compactLook)
 	defer t.Stop()
 	last := time.Now()
+	var lastEntries, lastBytes uint64 // applied when the last snapshot was taken
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
 		}
-		entries, bytes := n.machine.entries.Load(), n.machine.bytes.Load()
+		nowEntries, nowBytes := n.machine.entries.Load(), n.machine.bytes.Load()
+		entries, bytes := nowEntries-lastEntries, nowBytes-lastBytes
 		old := time.Since(last) >= n.cfg.SnapshotEvery
 		if entries == 0 || entries < n.cfg.SnapshotEntries && bytes < n.cfg.SnapshotBytes && !old {
 			continue
@@ -39,13 +41,15 @@ func (n *Node) compact(ctx context.Context, mb *member) {
 		if err := mb.raft.ReloadConfig(reloadable); err != nil {
 			n.log.Error("set how much log is kept", "error", err)
 		}
-		last = time.Now()
-		err := mb.raft.Snapshot().Error()
-		if err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) && ctx.Err() == nil {
-			n.log.Error("take a snapshot", "error", err)
-			continue
+		began := time.Now()
+		if err := mb.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
+			if ctx.Err() == nil {
+				n.log.Error("take a snapshot", "error", err)
+			}
+			continue // and try again
 		}
-		n.log.Debug("took a snapshot", "entries", entries, "bytes", bytes, "took", time.Since(last))
+		last, lastEntries, lastBytes = began, nowEntries, nowBytes
+		n.log.Debug("took a snapshot", "entries", entries, "bytes", bytes, "took", time.Since(began))
 	}
 }
 

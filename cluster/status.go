@@ -55,6 +55,7 @@ func (n *Node) Status() Status {
 	s := Status{Name: id.Name, ID: id.ID, ClusterID: id.ClusterID, Index: n.machine.index.Load()}
 	mb := n.member.Load()
 	if mb == nil {
+		s.LastContact = time.Since(n.pauses.start)
 		return s
 	}
 	s.IsLeader = mb.raft.State() == raft.Leader
@@ -70,9 +71,11 @@ func (n *Node) Status() Status {
 			s.LeaderURL = "http://" + m.HttpAddr
 		}
 	}
-	if last := mb.raft.LastContact(); !last.IsZero() {
-		s.LastContact = time.Since(last)
+	last := mb.raft.LastContact()
+	if last.IsZero() {
+		last = n.pauses.start // not heard of since this node started
 	}
+	s.LastContact = time.Since(last)
 	return s
 }
 

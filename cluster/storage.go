@@ -1,11 +1,13 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -36,6 +38,9 @@ func (n *Node) openParts() (*parts, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open log store: %w", err)
 	}
+	if err := n.claimLog(bolt); err != nil {
+		return nil, errors.Join(err, bolt.Close())
+	}
 	if err := prepareBlocks(n.dir.file("raft.db")); err != nil {
 		n.log.Warn("the log's blocks are not prepared: its first writes are slower", "error", err)
 	}
@@ -43,6 +48,9 @@ func (n *Node) openParts() (*parts, error) {
 	snaps, err := raft.NewFileSnapshotStoreWithLogger(n.dir.path, 2, n.log.Named("snapshots"))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open snapshot store: %w", err), bolt.Close())
+	}
+	if err := wholeHistory(bolt, snaps); err != nil {
+		return nil, errors.Join(err, bolt.Close())
 	}
 	layer, err := listen(n.cfg.RaftAddr, n.cfg.advertiseRaft(), id.ClusterID, n.log.Named("transport"))
 	if err != nil {
@@ -55,17 +63,81 @@ func (n *Node) openParts() (*parts, error) {
 	})
 	n.wg.Go(func() { bolt.RunMetrics(n.closed, boltMetricsEvery) })
 	watched := watchStore(bolt, bolt)
-	n.wg.Go(func() {
-		watched.watch(n.closed, n.cfg.DiskBound, func(why string) {
+	// The watchdog outlives everything that may wait for the disk: a node that
+	// hangs while it stops still sends heartbeats.
+	watching, stopWatching := context.WithCancel(context.Background())
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		watched.watch(watching, n.cfg.DiskBound, func(why string) {
 			layer.Listener.Close() // so that no socket outlives a write that cannot be interrupted
 			n.cfg.Exit(why)
 		})
 	})
 	return &parts{
 		logs: watched, stable: watched, snaps: snaps, transport: transport, bootstrap: id.Bootstrap,
-		close: func() error { return errors.Join(transport.Close(), bolt.Close()) },
+		close: func() error {
+			err := errors.Join(transport.Close(), bolt.Close())
+			stopWatching()
+			watch.Wait()
+			return err
+		},
 	}, nil
 }
+
+// logOwner is the key in the stable store that has the id of the node that made
+// the log.
+var logOwner = []byte("fencepost-id")
+
+// claimLog marks a new log as this identity's, and refuses one that is not: a
+// node whose log was lost or exchanged does not know any more what it voted for
+// and acknowledged, so it may not go on under its identity (P9).
+func (n *Node) claimLog(store raft.StableStore) error {
+	id := n.identity()
+	owner, err := store.Get(logOwner)
+	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return fmt.Errorf("read whose log this is: %w", err)
+	}
+	switch {
+	case string(owner) == id.ID && id.HasLog:
+		return nil
+	case len(owner) > 0 && string(owner) != id.ID, id.HasLog:
+		return fmt.Errorf("%s is not the log that node %q made (it was lost, or exchanged): "+
+			"wipe the data directory, and the node joins again as a new member", n.dir.file("raft.db"), id.ID)
+	}
+	if err := store.Set(logOwner, []byte(id.ID)); err != nil {
+		return fmt.Errorf("mark the log: %w", err)
+	}
+	id.HasLog = true
+	if err := n.dir.save(id); err != nil {
+		return err
+	}
+	n.idMu.Lock()
+	n.id = id
+	n.idMu.Unlock()
+	return nil
+}
+
+// wholeHistory refuses a log whose beginning was cut off and whose snapshots are
+// gone.
+func wholeHistory(logs raft.LogStore, snaps raft.SnapshotStore) error {
+	first, err := logs.FirstIndex()
+	if err != nil {
+		return fmt.Errorf("read where the log begins: %w", err)
+	}
+	list, err := snaps.List()
+	if err != nil {
+		return fmt.Errorf("list snapshots: %w", err)
+	}
+	if first > 1 && (len(list) == 0 || list[0].Index+1 < first) {
+		return fmt.Errorf("the log begins at entry %d, and no snapshot reaches so far: "+
+			"wipe the data directory, and the node joins again as a new member", first)
+	}
+	return nil
+}
+
+// maxAppendEntries bounds what one message and one disk write carry: 32 MiB if
+// every entry has the largest value.
+const maxAppendEntries = 64
 
 // preparedBytes is about what the log takes between two compactions.
 const preparedBytes = 64 << 20
@@ -113,7 +185,7 @@ func (n *Node) raftConfig(notify chan bool) *raft.Config {
 	c.ElectionTimeout = n.cfg.Election
 	c.LeaderLeaseTimeout = n.cfg.LeaderLease
 	c.CommitTimeout = n.cfg.Commit
-	c.MaxAppendEntries = 128
+	c.MaxAppendEntries = maxAppendEntries
 	c.BatchApplyCh = false // with it, shutdown leaves futures unanswered
 	c.ShutdownOnRemove = false
 	c.SnapshotThreshold = 1 << 62 // snapshots.go decides

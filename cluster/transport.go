@@ -123,7 +123,42 @@ func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.C
 		return nil, err
 	}
 	c.SetWriteDeadline(time.Time{})
-	return c, nil
+	return &sizedConn{Conn: c}, nil
+}
+
+// sizedConn gives a message the time that its size takes. Raft bounds every
+// exchange alike, so that a follower behind by large entries on a slow link
+// would be sent the same message for ever. One goroutine uses it at a time.
+type sizedConn struct {
+	net.Conn
+	bound time.Duration // of this exchange, as Raft set it
+	sent  int           // of this exchange
+}
+
+// sizedChunk is how much is written before the deadline is looked at again.
+const sizedChunk = 256 << 10
+
+func (c *sizedConn) SetDeadline(t time.Time) error {
+	c.sent, c.bound = 0, time.Until(t)
+	if t.IsZero() {
+		c.bound = 0
+	}
+	return c.Conn.SetDeadline(t)
+}
+
+func (c *sizedConn) Write(b []byte) (n int, err error) {
+	for len(b) > 0 && err == nil {
+		chunk := b[:min(len(b), sizedChunk)]
+		if c.sent += len(chunk); c.bound > 0 && c.sent > sizedChunk {
+			if err := c.Conn.SetDeadline(time.Now().Add(c.bound + timeFor(c.sent))); err != nil {
+				return n, err
+			}
+		}
+		var k int
+		k, err = c.Conn.Write(chunk)
+		n, b = n+k, b[len(chunk):]
+	}
+	return n, err
 }
 
 func (s *streams) Addr() net.Addr { return s.advertised }

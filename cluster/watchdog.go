@@ -28,32 +28,45 @@ type watchedStore struct {
 }
 
 // slot holds when the write in progress began, in nanoseconds after the store
-// was opened; 0: none is in progress.
+// was opened; 0: none is in progress. A large write counts as begun later, by
+// the time that its size allows.
 type slot struct{ since atomic.Int64 }
+
+// slowestBytesPerSecond is what a disk and a link must carry: what is large is
+// given the time that it takes at this rate, beside the bound for what is small.
+const slowestBytesPerSecond = 4 << 20
+
+func timeFor(bytes int) time.Duration {
+	return time.Duration(bytes) * time.Second / slowestBytesPerSecond
+}
 
 func watchStore(logs raft.LogStore, stable raft.StableStore) *watchedStore {
 	// A little in the past, so that no write begins at 0.
 	return &watchedStore{LogStore: logs, StableStore: stable, started: time.Now().Add(-time.Second)}
 }
 
-func (s *watchedStore) timed(sl *slot, write func() error) error {
-	sl.since.Store(int64(time.Since(s.started)))
+func (s *watchedStore) timed(sl *slot, bytes int, write func() error) error {
+	sl.since.Store(int64(time.Since(s.started) + timeFor(bytes)))
 	defer sl.since.Store(0)
 	return write()
 }
 
 func (s *watchedStore) StoreLog(l *raft.Log) error {
-	return s.timed(&s.append, func() error { return s.LogStore.StoreLog(l) })
+	return s.timed(&s.append, len(l.Data), func() error { return s.LogStore.StoreLog(l) })
 }
 
 func (s *watchedStore) StoreLogs(ls []*raft.Log) error {
-	return s.timed(&s.append, func() error { return s.LogStore.StoreLogs(ls) })
+	bytes := 0
+	for _, l := range ls {
+		bytes += len(l.Data)
+	}
+	return s.timed(&s.append, bytes, func() error { return s.LogStore.StoreLogs(ls) })
 }
 
 func (s *watchedStore) DeleteRange(first, last uint64) error {
 	for first <= last {
 		end := min(last, first+compactionStep-1)
-		if err := s.timed(&s.compact, func() error { return s.LogStore.DeleteRange(first, end) }); err != nil {
+		if err := s.timed(&s.compact, 0, func() error { return s.LogStore.DeleteRange(first, end) }); err != nil {
 			return err
 		}
 		first = end + 1
@@ -62,11 +75,11 @@ func (s *watchedStore) DeleteRange(first, last uint64) error {
 }
 
 func (s *watchedStore) Set(key, value []byte) error {
-	return s.timed(&s.stable, func() error { return s.StableStore.Set(key, value) })
+	return s.timed(&s.stable, 0, func() error { return s.StableStore.Set(key, value) })
 }
 
 func (s *watchedStore) SetUint64(key []byte, value uint64) error {
-	return s.timed(&s.stable, func() error { return s.StableStore.SetUint64(key, value) })
+	return s.timed(&s.stable, 0, func() error { return s.StableStore.SetUint64(key, value) })
 }
 
 // watch calls exit once a write has taken longer than bound.

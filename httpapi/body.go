@@ -8,6 +8,9 @@ import (
 	"strings"
 )
 
+// firstBody is the most memory that a body is given before any of it is here.
+const firstBody = 16 << 10
+
 // readBody reads the whole body into x.body, if it has at most limit bytes. It
 // answers and returns false otherwise.
 func (x *exchange) readBody(limit int) bool {
@@ -22,7 +25,9 @@ func (x *exchange) readBody(limit int) bool {
 	}
 	size := 512 // a body without a length, unless it turns out longer
 	if x.r.ContentLength >= 0 {
-		size = int(x.r.ContentLength) + 1 // room to meet the end without growing
+		// Room to meet the end without growing; but what is only announced gets
+		// no more than a little.
+		size = int(min(x.r.ContentLength, firstBody)) + 1
 	}
 	body := make([]byte, 0, size)
 	for {
