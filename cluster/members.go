@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,8 +24,8 @@ const (
 	askBound = 500 * time.Millisecond
 )
 
-// ErrNameInUse says that another member has this name and is alive, or has this
-// Raft address.
+// ErrNameInUse says that another member has this name or Raft address and is
+// alive.
 var ErrNameInUse = errors.New("another member has this name or Raft address")
 
 func (m *member) configuration() raft.Configuration {
@@ -91,54 +92,70 @@ func (n *Node) register(ctx context.Context, mb *member) {
 }
 
 // Join makes a node a member, or corrects its record. It is called on the
-// leader. A node that comes back wiped under its old name replaces its former
-// self, but only if that is not alive (ErrNameInUse).
+// leader. A node that comes back wiped replaces its former self, which is known
+// by its name or its Raft address, but only if that is not alive (ErrNameInUse).
 func (n *Node) Join(ctx context.Context, node *fsmpb.Node) error {
 	mb := n.member.Load()
 	if mb == nil || mb.raft.State() != raft.Leader {
 		return ErrNoLeader
 	}
-	var former *fsmpb.Node
-	right := false
-	n.machine.view(func(s *fsm.State) {
-		former, _ = s.Node(node.Name)
-		right = recorded(s, node)
-	})
-	if former != nil && former.Id != node.Id {
+	formers := n.formerSelves(mb, node)
+	for _, id := range formers {
 		// Nobody sends heartbeats to what is not in the configuration any more.
-		if _, member := mb.server(former.Id); member && mb.health.healthy(former.Id) {
-			return ErrNameInUse
-		}
-	}
-	for _, s := range mb.configuration().Servers {
-		if string(s.Address) == node.RaftAddr && string(s.ID) != node.Id && (former == nil || string(s.ID) != former.Id) {
+		if _, member := mb.server(id); member && mb.health.healthy(id) {
 			return ErrNameInUse
 		}
 	}
 	steps := 0 // that have committed: from the first on, "surely nothing happened" is over (P10)
-	err := n.joinSteps(ctx, mb, node, former, right, &steps)
+	err := n.joinSteps(ctx, mb, node, formers, &steps)
 	if err != nil && steps > 0 && !errors.Is(err, ErrOutcomeUnknown) {
 		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
 	return err
 }
 
-func (n *Node) joinSteps(ctx context.Context, mb *member, node, former *fsmpb.Node, right bool, steps *int) error {
-	if former != nil && former.Id != node.Id {
-		n.log.Info("a member came back wiped: its former identity is removed", "name", node.Name, "former", former.Id, "new", node.Id)
-		if err := change(ctx, mb.raft.RemoveServer(raft.ServerID(former.Id), 0, enqueueBound)); err != nil {
+// formerSelves are the ids that this node had before it was wiped.
+func (n *Node) formerSelves(mb *member, node *fsmpb.Node) (ids []string) {
+	for _, m := range n.machine.members() {
+		if m.Name == node.Name && m.Id != node.Id {
+			ids = append(ids, m.Id)
+		}
+	}
+	for _, s := range mb.configuration().Servers {
+		id := string(s.ID)
+		if string(s.Address) == node.RaftAddr && id != node.Id && !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+func (n *Node) joinSteps(ctx context.Context, mb *member, node *fsmpb.Node, formers []string, steps *int) error {
+	for _, id := range formers {
+		n.log.Info("a member came back wiped: its former identity is removed", "name", node.Name, "former", id, "new", node.Id)
+		if err := change(ctx, mb.raft.RemoveServer(raft.ServerID(id), 0, enqueueBound)); err != nil {
 			return err
 		}
 		*steps++
 	}
+	var commands []*fsmpb.Command
+	for _, m := range n.machine.members() {
+		if slices.Contains(formers, m.Id) && m.Name != node.Name { // it had another name
+			commands = append(commands, &fsmpb.Command{Op: &fsmpb.Command_RemoveNode{RemoveNode: &fsmpb.RemoveNode{Name: m.Name, Id: m.Id}}})
+		}
+	}
+	right := false
+	n.machine.view(func(s *fsm.State) { right = recorded(s, node) })
 	if !right {
-		c := &fsmpb.Command{Op: &fsmpb.Command_SetNode{SetNode: &fsmpb.SetNode{Node: node, ClusterId: n.identity().ClusterID}}}
+		commands = append(commands, &fsmpb.Command{Op: &fsmpb.Command_SetNode{SetNode: &fsmpb.SetNode{Node: node, ClusterId: n.identity().ClusterID}}})
+	}
+	for _, c := range commands {
 		r, err := n.propose(ctx, time.Now(), c)
 		if err != nil {
 			return err
 		}
 		if r.Outcome.Code != fsmpb.Code_CODE_OK {
-			return fmt.Errorf("the record of node %q was refused: %s", node.Name, r.Outcome.Field)
+			return fmt.Errorf("the record of node %q was refused: %s %s", node.Name, r.Outcome.Code, r.Outcome.Field)
 		}
 		*steps++
 	}

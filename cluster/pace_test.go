@@ -44,26 +44,56 @@ func TestOldRecordsLeaveAsFastAsTheyCame(t *testing.T) {
 }
 
 // A name whose former identity is in the records, but not in Raft's
-// configuration any more, can be taken: its leader died in the middle.
-func TestJoinAfterAHalfDoneReplacement(t *testing.T) {
+// configuration any more, can be taken: its leader died in the middle. So can
+// the address of one that is in the configuration, was never recorded, and is
+// not alive. What is alive is not to be had.
+func TestJoinOfAWipedNode(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim) {
 		l := s.leader()
 		record := func(name, id, addr string) *fsmpb.Node {
 			return &fsmpb.Node{Name: name, Id: id, RaftAddr: addr, HttpAddr: "h:1", Voter: true, Understands: 1}
 		}
-		if _, err := l.propose(t.Context(), time.Now(), &fsmpb.Command{Op: &fsmpb.Command_SetNode{
-			SetNode: &fsmpb.SetNode{Node: record("n9", "ghost", "n9"), ClusterId: "c1"}}}); err != nil {
+		joined := func(n *fsmpb.Node, gone string) {
+			t.Helper()
+			var err error
+			for range 100 { // until heartbeats to its former self have failed
+				if err = l.Join(t.Context(), n); err == nil {
+					break
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			if err != nil {
+				t.Fatalf("%s cannot come back: %v", n.Id, err)
+			}
+			if _, ok := l.member.Load().server(n.Id); !ok {
+				t.Fatalf("%s is not in Raft's configuration", n.Id)
+			}
+			if _, ok := l.member.Load().server(gone); ok {
+				t.Fatalf("%s is still in Raft's configuration", gone)
+			}
+			for _, m := range l.machine.members() {
+				if m.Id == gone {
+					t.Fatalf("%s is still on record", gone)
+				}
+			}
+		}
+		set := func(n *fsmpb.Node) {
+			t.Helper()
+			c := &fsmpb.Command{Op: &fsmpb.Command_SetNode{SetNode: &fsmpb.SetNode{Node: n, ClusterId: "c1"}}}
+			if _, err := l.propose(t.Context(), time.Now(), c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set(record("n9", "ghost", "n9"))
+		joined(record("n9", "id9", "n9"), "ghost")
+		joined(record("other-name", "id10", "n9"), "id9")
+		if err := change(t.Context(), l.member.Load().raft.AddNonvoter("unrecorded", "n11", 0, 0)); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.Join(t.Context(), record("n9", "id9", "n9")); err != nil {
-			t.Fatalf("the wiped node cannot come back: %v", err)
-		}
-		if _, ok := l.member.Load().server("id9"); !ok {
-			t.Fatal("it is not in Raft's configuration")
-		}
-		// A live member's name, or its address, is not to be had.
+		joined(record("n11", "id11", "n11"), "unrecorded")
+
 		before := l.Status().Index
-		for _, n := range []*fsmpb.Node{record("n2", "id8", "n8"), record("n8", "id8", "n2")} {
+		for _, n := range []*fsmpb.Node{record(l.cfg.Name, "id8", "n8"), record("n8", "id8", l.cfg.RaftAddr)} {
 			if err := l.Join(t.Context(), n); err != ErrNameInUse {
 				t.Errorf("join of %v: %v", n, err)
 			}

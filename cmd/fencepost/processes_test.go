@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -90,16 +91,21 @@ func startProcesses(t *testing.T, count int) *processes {
 	return c
 }
 
-func freePorts(t *testing.T, count int) []int {
+// freePorts finds ports below those that the kernel gives to outgoing
+// connections: one of these could take the port of a node that is down.
+func freePorts(t *testing.T, count int) (ports []int) {
 	t.Helper()
-	var ports []int
-	for range count {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for tries := 0; len(ports) < count; tries++ {
+		if tries > 1000 {
+			t.Fatal("no free ports")
+		}
+		port := 10_000 + rand.IntN(20_000)
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {
-			t.Fatal(err)
+			continue
 		}
 		defer l.Close() // all are held until all are known
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		ports = append(ports, port)
 	}
 	return ports
 }
@@ -179,7 +185,12 @@ func eventually(t *testing.T, what string, ok func() bool) {
 func (c *processes) awaitReady(nodes ...*process) {
 	c.t.Helper()
 	for _, n := range nodes {
-		eventually(c.t, n.name+" is ready", func() bool { return c.get(n, "/readyz").status == 200 })
+		eventually(c.t, n.name+" is ready", func() bool {
+			if !n.running() {
+				c.t.Fatalf("%s has ended by itself", n.name)
+			}
+			return c.get(n, "/readyz").status == 200
+		})
 	}
 }
 
