@@ -48,7 +48,7 @@ func printStatus(env *environment, s *wire.Cluster) error {
 		if n.AppliedIndex > 0 {
 			behind = fmt.Sprintf("%d entries", max(s.Index, n.AppliedIndex)-n.AppliedIndex)
 		}
-		if !n.Leader {
+		if !n.Leader && (n.Healthy || n.LastContactMS > 0) { // else nobody answered
 			contact = duration(n.LastContactMS) + " ago"
 		}
 		rows = append(rows, []string{n.Name, n.Role, nodeState(n), behind, contact, n.HTTPAddr, n.RaftAddr, n.Version})
