@@ -85,12 +85,9 @@ func (n *Node) findCluster(ctx context.Context) {
 
 // enter makes the node a member of the cluster of this identity, first on disk.
 func (n *Node) enter(id identity) error {
-	if err := n.dir.save(id); err != nil {
+	if err := n.become(id); err != nil {
 		return err
 	}
-	n.idMu.Lock()
-	n.id = id
-	n.idMu.Unlock()
 	n.log.Info("entered a cluster", "cluster", id.ClusterID, "id", id.ID, "formed_it", len(id.Bootstrap) > 0)
 	return n.join()
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -58,7 +57,6 @@ type member struct {
 	raft   *raft.Raft
 	notify chan bool
 	health *health
-	snaps  raft.SnapshotStore
 	close  func() error // stores and transport
 }
 
@@ -156,7 +154,7 @@ func (n *Node) run(p *parts) error {
 	if own := n.identity().ClusterID; of != "" && of != own {
 		return errors.Join(fmt.Errorf("the data directory's snapshot is of cluster %s, its node.json of %s", of, own), r.Shutdown().Error())
 	}
-	mb := &member{raft: r, notify: notify, health: watchHealth(r), snaps: p.snaps, close: p.close}
+	mb := &member{raft: r, notify: notify, health: watchHealth(r), close: p.close}
 	n.member.Store(mb)
 	n.wg.Go(func() { n.followLeadership(n.closed, mb) })
 	n.wg.Go(func() { mb.health.run(n.closed, n.metrics.leaderChanges.Inc) })
@@ -164,6 +162,17 @@ func (n *Node) run(p *parts) error {
 	if n.dir != nil {
 		n.wg.Go(func() { n.register(n.closed, mb) })
 	}
+	return nil
+}
+
+// become makes the node somebody else, or of a cluster: first on disk.
+func (n *Node) become(id identity) error {
+	if err := n.dir.save(id); err != nil {
+		return err
+	}
+	n.idMu.Lock()
+	defer n.idMu.Unlock()
+	n.id = id
 	return nil
 }
 
@@ -225,5 +234,3 @@ func (n *Node) handOver(mb *member) {
 		}
 	}
 }
-
-var _ io.Closer = (*Node)(nil)

@@ -173,13 +173,8 @@ func (s *sim) connectAll() {
 // cut separates one node from all others, both ways.
 func (s *sim) cut(n *simNode) {
 	n.trans.DisconnectAll()
-	for i, other := range s.nodes {
-		if s.nodes[i] == n {
-			for _, o := range s.nodes {
-				o.trans.Disconnect(raft.ServerAddress(s.servers[i].Addr))
-			}
-		}
-		_ = other
+	for _, other := range s.nodes {
+		other.trans.Disconnect(raft.ServerAddress(n.cfg.RaftAddr))
 	}
 }
 

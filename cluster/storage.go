@@ -108,13 +108,7 @@ func (n *Node) claimLog(store raft.StableStore) error {
 		return fmt.Errorf("mark the log: %w", err)
 	}
 	id.HasLog = true
-	if err := n.dir.save(id); err != nil {
-		return err
-	}
-	n.idMu.Lock()
-	n.id = id
-	n.idMu.Unlock()
-	return nil
+	return n.become(id)
 }
 
 // wholeHistory refuses a log whose beginning was cut off and whose snapshots are

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -64,28 +65,21 @@ func newPutCommand(env *environment) *cobra.Command {
 		Long:  "Write a value under a token. The value is the argument, or what stdin has (-), or a file's bytes.",
 		Args:  cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			write, err := w.write()
-			if err != nil {
-				return err
+			if _, err := w.write(); err != nil {
+				return err // before stdin is waited for
 			}
-			write.ContentType = contentType
 			value, err := env.value(args[1:], file)
 			if err != nil {
 				return err
 			}
-			c, ctx, done, err := env.connect(withKey(cmd.Context(), w.key))
-			if err != nil {
-				return err
-			}
-			defer done()
-			r, err := c.Put(ctx, args[0], value, write)
-			if err != nil {
-				return err
-			}
-			if env.output == outputJSON {
-				return env.printJSON(r)
-			}
-			return env.table([]string{"KEY", "VERSION", "WATERMARK"}, []string{r.Key, number(r.Version), number(r.Watermark)})
+			return w.run(cmd, env, func(ctx context.Context, c *client.Client, write client.Write) (any, [][]string, error) {
+				write.ContentType = contentType
+				r, err := c.Put(ctx, args[0], value, write)
+				if err != nil {
+					return nil, nil, err
+				}
+				return r, [][]string{{"KEY", "VERSION", "WATERMARK"}, {r.Key, number(r.Version), number(r.Watermark)}}, nil
+			})
 		},
 	}
 	w.flags(c)
@@ -115,28 +109,40 @@ func (e *environment) value(args []string, file string) ([]byte, error) {
 	return []byte(args[0]), nil
 }
 
+// run makes the one call of a command that writes, as its flags say, and prints
+// what came of it: a document, or a table.
+func (w *writing) run(cmd *cobra.Command, env *environment, call func(context.Context, *client.Client, client.Write) (any, [][]string, error)) error {
+	write, err := w.write()
+	if err != nil {
+		return err
+	}
+	c, ctx, done, err := env.connect(withKey(cmd.Context(), w.key))
+	if err != nil {
+		return err
+	}
+	defer done()
+	document, rows, err := call(ctx, c, write)
+	if err != nil {
+		return err
+	}
+	if env.output == outputJSON {
+		return env.printJSON(document)
+	}
+	return env.table(rows...)
+}
+
 func newDeleteCommand(env *environment) *cobra.Command {
 	var w writing
 	c := &cobra.Command{
 		Use: "delete KEY --token N", Short: "Delete a value; its watermark stays", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			write, err := w.write()
-			if err != nil {
-				return err
-			}
-			c, ctx, done, err := env.connect(withKey(cmd.Context(), w.key))
-			if err != nil {
-				return err
-			}
-			defer done()
-			r, err := c.Delete(ctx, args[0], write)
-			if err != nil {
-				return err
-			}
-			if env.output == outputJSON {
-				return env.printJSON(r)
-			}
-			return env.table([]string{"KEY", "DELETED", "WATERMARK"}, []string{r.Key, yesNo(r.Deleted), number(r.Watermark)})
+			return w.run(cmd, env, func(ctx context.Context, c *client.Client, write client.Write) (any, [][]string, error) {
+				r, err := c.Delete(ctx, args[0], write)
+				if err != nil {
+					return nil, nil, err
+				}
+				return r, [][]string{{"KEY", "DELETED", "WATERMARK"}, {r.Key, yesNo(r.Deleted), number(r.Watermark)}}, nil
+			})
 		},
 	}
 	w.flags(c)
@@ -148,23 +154,13 @@ func newFenceCommand(env *environment) *cobra.Command {
 	c := &cobra.Command{
 		Use: "fence KEY --token N", Short: "Refuse older tokens on a key from now on, without writing it", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			write, err := w.write()
-			if err != nil {
-				return err
-			}
-			c, ctx, done, err := env.connect(withKey(cmd.Context(), w.key))
-			if err != nil {
-				return err
-			}
-			defer done()
-			r, err := c.Fence(ctx, args[0], write)
-			if err != nil {
-				return err
-			}
-			if env.output == outputJSON {
-				return env.printJSON(r)
-			}
-			return env.table([]string{"KEY", "WATERMARK"}, []string{r.Key, number(r.Watermark)})
+			return w.run(cmd, env, func(ctx context.Context, c *client.Client, write client.Write) (any, [][]string, error) {
+				r, err := c.Fence(ctx, args[0], write)
+				if err != nil {
+					return nil, nil, err
+				}
+				return r, [][]string{{"KEY", "WATERMARK"}, {r.Key, number(r.Watermark)}}, nil
+			})
 		},
 	}
 	w.flags(c)
