@@ -19,6 +19,8 @@ import (
 const (
 	firstBackOff = 20 * time.Millisecond
 	maxBackOff   = 500 * time.Millisecond
+	// waitPart is the longest that one attempt waits in a queue.
+	waitPart = 15 * time.Second
 	// maxAnswer bounds what is read of one answer: a page of values is the
 	// greatest, and what answers more is not fencepost.
 	maxAnswer = 1 << 30
@@ -32,6 +34,22 @@ type call struct {
 	header http.Header
 	body   []byte
 	read   bool // changes nothing: every failure is ErrUnavailable
+	// wait is how long the call stands in a queue, and waiting makes the body for
+	// what is left of that.
+	wait    time.Duration
+	waiting func(left time.Duration) ([]byte, error)
+}
+
+// attempt is the body of the next attempt, and how long it may take. A wait is
+// asked for in parts, so that a node which hangs costs one part and not all of
+// it: a repetition keeps its place in the queue.
+func (q *call) attempt(began time.Time, bound time.Duration) (body []byte, limit time.Duration, err error) {
+	if q.waiting == nil {
+		return q.body, bound, nil
+	}
+	left := max(0, q.wait-time.Since(began))
+	body, err = q.waiting(left)
+	return body, bound + min(left, waitPart), err
 }
 
 // answer is a 200.
@@ -64,13 +82,18 @@ func (c *Client) do(ctx context.Context, q *call) (*answer, error) {
 	}
 	o := &OutcomeError{Call: q.what, Key: key}
 	pause := backOff{next: firstBackOff, free: len(c.endpoints) - 1}
+	began := time.Now()
 	for {
 		if o.cause = ctx.Err(); o.cause != nil {
 			return nil, o
 		}
+		body, limit, err := q.attempt(began, c.attempt)
+		if err != nil {
+			return nil, fmt.Errorf("%s: encode the request: %w", q.what, err)
+		}
 		at := c.at.Load()
 		o.Attempts++
-		a, v, sent, err := c.try(ctx, c.endpoints[int(at)%len(c.endpoints)], q, key)
+		a, v, sent, err := c.try(ctx, limit, c.endpoints[int(at)%len(c.endpoints)], q, body, key)
 		switch v {
 		case answered:
 			a.key = key
@@ -124,14 +147,14 @@ func (b *backOff) wait(ctx context.Context, sent bool) error {
 	}
 }
 
-// try is one attempt. sent says whether a connection was made, so that the
+// try is one attempt, of at most limit. sent says whether a connection was made, so that the
 // request may have left.
-func (c *Client) try(ctx context.Context, base string, q *call, key string) (a *answer, v verdict, sent bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, c.attempt)
+func (c *Client) try(ctx context.Context, limit time.Duration, base string, q *call, body []byte, key string) (a *answer, v verdict, sent bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	sent = c.foreign
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true }}
-	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), q.method, base+q.path, bytes.NewReader(q.body))
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), q.method, base+q.path, bytes.NewReader(body))
 	if err != nil {
 		return nil, hopeless, false, err
 	}
@@ -153,14 +176,14 @@ func (c *Client) try(ctx context.Context, base string, q *call, key string) (a *
 		return nil, maybe, sent, err
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	got, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
 		return nil, maybe, true, fmt.Errorf("read answer of %s: %w", base, err)
 	}
 	if resp.StatusCode == http.StatusOK {
-		return &answer{header: resp.Header, body: body, sent: start}, answered, true, nil
+		return &answer{header: resp.Header, body: got, sent: start}, answered, true, nil
 	}
-	e := problem(resp, body)
+	e := problem(resp, got)
 	return nil, judge(e), true, e
 }
 
@@ -205,6 +228,7 @@ func problem(resp *http.Response, body []byte) *Error {
 	e.Holder, e.Token, e.LastToken = value(p.Holder), p.Token, value(p.LastToken)
 	e.Watermark, e.Version, e.OpIndex = value(p.Watermark), value(p.Version), p.OpIndex
 	e.ExpiresIn = time.Duration(value(p.ExpiresInMS)) * time.Millisecond
+	e.QueueLength, e.Grace = value(p.QueueLength), time.Duration(value(p.GraceMS))*time.Millisecond
 	return e
 }
 

@@ -14,6 +14,8 @@ import (
 var (
 	ErrHeld      = errors.New("lease is held")          // somebody else holds it
 	ErrLost      = errors.New("lease is lost")          // the token no longer holds it
+	ErrCancelled = errors.New("acquire is cancelled")   // by Cancel, or its client was away for too long
+	ErrSlots     = errors.New("slots differ")           // the live lease has other slots
 	ErrStale     = errors.New("token is stale")         // the fence refused the write (P4)
 	ErrNotIssued = errors.New("token was never issued") // refused, and no watermark moved (P6)
 	ErrNotFound  = errors.New("not found")              // no such lease or key
@@ -35,15 +37,17 @@ type Error struct {
 	Detail string // for people
 	Field  string // of the request, for invalid_request
 
-	Holder    string // that has the lease
-	Token     uint64 // of the holder, or of the request that was refused
-	LastToken uint64 // newest one issued for the lease
-	Watermark uint64 // of the key
-	Version   uint64 // of the key; 0: no such key
-	OpIndex   *int   // which operation of a transaction; nil: none in particular
-	ExpiresIn time.Duration
-	Leader    string // URL, if the node that answered knew it
-	Node      string // that answered
+	Holder      string        // that has the lease
+	Token       uint64        // of the holder, or of the request that was refused
+	LastToken   uint64        // newest one issued for the lease
+	Watermark   uint64        // of the key
+	Version     uint64        // of the key; 0: no such key
+	OpIndex     *int          // which operation of a transaction; nil: none in particular
+	ExpiresIn   time.Duration // of that holder
+	Grace       time.Duration // left of a grace, in which nobody is granted the lease
+	QueueLength uint64        // how many wait for it
+	Leader      string        // URL, if the node that answered knew it
+	Node        string        // that answered
 }
 
 func (e *Error) Error() string {
@@ -76,6 +80,10 @@ func sentinel(code wire.Code) error {
 		return ErrHeld
 	case wire.CodeLeaseLost:
 		return ErrLost
+	case wire.CodeCancelled:
+		return ErrCancelled
+	case wire.CodeSlotsDiffer:
+		return ErrSlots
 	case wire.CodeStaleToken:
 		return ErrStale
 	case wire.CodeTokenNotIssued:

@@ -17,6 +17,13 @@ type Acquire struct {
 	Holder   string            // a label for people; required
 	TTL      time.Duration     // 0: the cluster's default, 10 s
 	Metadata map[string]string // shown with the lease
+	// Wait is how long to stand in the queue of a lease that is not free; 0: not
+	// at all. Whatever becomes of connections and leaders meanwhile, the place in
+	// the queue is kept.
+	Wait  time.Duration
+	Slots uint64        // of the lease; 0: 1, an exclusive one
+	Take  uint64        // of them by this holder; 0: 1
+	Grace time.Duration // after an expiry nobody is granted the lease for so long
 }
 
 // A Grant is a lease that was acquired.
@@ -34,13 +41,23 @@ type Renewed struct {
 	Until time.Time // as Grant.Until
 }
 
-// Acquire asks for the lease once, without waiting for a holder: ErrHeld.
+// Acquire asks for the lease. Held by somebody else, also after r.Wait, it is
+// ErrHeld. A caller whose ctx ends while it waits leaves the queue within
+// seconds; Cancel with the key of the call (WithIdempotencyKey) does so at once.
 func (c *Client) Acquire(ctx context.Context, name string, r Acquire) (*Grant, error) {
-	q, err := jsonCall("acquire "+name, leasePath(name)+"/acquire", wire.AcquireRequest{
+	asked := wire.AcquireRequest{
 		Holder: r.Holder, TTLMS: milliseconds(r.TTL), Metadata: r.Metadata,
-	})
+		WaitMS: milliseconds(r.Wait), Slots: r.Slots, Take: r.Take, GraceMS: milliseconds(r.Grace),
+	}
+	q, err := jsonCall("acquire "+name, leasePath(name)+"/acquire", asked)
 	if err != nil {
 		return nil, err
+	}
+	if r.Wait > 0 {
+		q.wait, q.waiting = r.Wait, func(left time.Duration) ([]byte, error) {
+			asked.WaitMS = milliseconds(left)
+			return json.Marshal(asked)
+		}
 	}
 	g := new(Grant)
 	a, err := c.into(ctx, q, &g.Acquired)
@@ -80,6 +97,20 @@ func (c *Client) RenewMany(ctx context.Context, leases []wire.Renewal) (results 
 		return nil, time.Time{}, err
 	}
 	return r.Results, a.sent, nil
+}
+
+// Cancel ends what the acquire with this Idempotency-Key has: its place in the
+// queue, or its lease. One that has not arrived yet will end with ErrCancelled.
+// False: it had nothing any more. The key must not be used for another acquire,
+// nor its lease believed in.
+func (c *Client) Cancel(ctx context.Context, name, key string) (cancelled bool, err error) {
+	q, err := jsonCall("cancel "+name, leasePath(name)+"/cancel", struct{}{})
+	if err != nil {
+		return false, err
+	}
+	var r wire.Cancelled
+	_, err = c.into(WithIdempotencyKey(ctx, key), q, &r)
+	return r.Cancelled, err
 }
 
 // Release gives a lease back. False: the token held nothing any more, which is

@@ -22,7 +22,7 @@ func TestElectionPartitionHeal(t *testing.T) {
 		s.cut(first)
 		second := s.leader(first)
 		l, _, err := second.lease("db")
-		if err != nil || l == nil || l.Token != g.Token || !l.Live {
+		if err != nil || l == nil || l.LastToken != g.Token || !l.Live() {
 			t.Fatalf("the lease on the next leader: %+v %v", l, err)
 		}
 		if o, err := second.put("k", g.Token, "v2"); err != nil || o.Code != fsmpb.Code_CODE_OK {
@@ -65,7 +65,7 @@ func TestP8_RemainingTimeSurvivesFailover(t *testing.T) {
 		check := func(when string, n *simNode, ran time.Duration) {
 			t.Helper()
 			lease, left, err := n.lease("db")
-			if err != nil || lease == nil || lease.Token != g.Token {
+			if err != nil || lease == nil || lease.LastToken != g.Token {
 				t.Fatalf("%s: %+v %v", when, lease, err)
 			}
 			// Not less than was promised; and longer only by what the failovers
@@ -109,7 +109,7 @@ func TestP7_ExpiryIsExact(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if !lease.Live {
+				if !lease.Live() {
 					break
 				}
 				time.Sleep(time.Millisecond)
@@ -156,11 +156,11 @@ func TestP7_StallExpiresNoLiveHolder(t *testing.T) {
 			t.Fatal("the stall was meant to be survived by the leader")
 		}
 		lease, _, err := l.lease("live")
-		if err != nil || !lease.Live || lease.Token != live.Token {
+		if err != nil || !lease.Live() || lease.LastToken != live.Token {
 			t.Fatalf("the live holder's lease after the stall: %+v %v", lease, err)
 		}
 		time.Sleep(3500 * time.Millisecond)
-		if lease, _, err = l.lease("dead"); err != nil || lease.Live {
+		if lease, _, err = l.lease("dead"); err != nil || lease.Live() {
 			t.Fatalf("the dead holder's lease is still there: %+v %v", lease, err)
 		}
 		close(stop)

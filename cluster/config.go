@@ -33,6 +33,12 @@ type Config struct {
 	MaxLeases        int   // live and ended
 	MaxDataBytes     uint64
 	MaxRequests      int // remembered
+	MaxQueue         int // waiters for one lease
+	MaxWaiters       int // in all
+
+	// WaiterGrace is how long a waiter whose client has gone keeps its place,
+	// for the client to come back to.
+	WaiterGrace time.Duration
 
 	SnapshotEntries uint64        // entries after which the log is compacted,
 	SnapshotBytes   uint64        // or bytes of entries,
@@ -61,6 +67,9 @@ func DefaultConfig() Config {
 		MaxLeases:        2_000_000,
 		MaxDataBytes:     2 << 30,
 		MaxRequests:      1_000_000,
+		MaxQueue:         10_000,
+		MaxWaiters:       100_000,
+		WaiterGrace:      2 * time.Second,
 		SnapshotEntries:  100_000,
 		SnapshotBytes:    64 << 20,
 		SnapshotEvery:    time.Hour,
@@ -98,6 +107,7 @@ func (c *Config) Validate() error {
 	need(c.Election >= c.Heartbeat, "election timeout %s is below the heartbeat timeout %s", c.Election, c.Heartbeat)
 	need(c.LeaderLease <= c.Heartbeat && c.LeaderLease >= 20*time.Millisecond, "leader lease %s is not between 20ms and the heartbeat timeout %s", c.LeaderLease, c.Heartbeat)
 	need(c.DiskBound >= 100*time.Millisecond, "disk bound %s is below 100ms", c.DiskBound)
+	need(c.WaiterGrace >= 0, "waiter grace %s is negative", c.WaiterGrace)
 	need(c.Exit != nil, "Exit is not set")
 	return errors.Join(errs...)
 }

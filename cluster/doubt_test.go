@@ -25,7 +25,7 @@ func TestP14_DifferingReplicaStops(t *testing.T) {
 		// and the renewal below comes to another deadline.
 		follower.machine.view(func(st *fsm.State) {
 			lease, _ := st.Lease("db")
-			lease.TTLMS += 1 << 20
+			lease.Holders[0].TTLMS += 1 << 20
 		})
 		if o, err := l.renew("db", g.Token); err != nil || o.Code != fsmpb.Code_CODE_OK {
 			t.Fatal(o, err)

@@ -18,10 +18,20 @@ var (
 // QuotaError says that something new was refused before the log, because the
 // node that leads has no room for it. Nothing has changed.
 type QuotaError struct {
-	What  string // "leases", "keys", "requests"
+	What  string // "leases", "keys" or "requests"
 	Limit uint64 // in the unit of What: leases, bytes, requests
 }
 
 func (e *QuotaError) Error() string {
 	return fmt.Sprintf("no room for more %s: the limit is %d", e.What, e.Limit)
+}
+
+// QueueFullError says that a request which would have had to wait was refused
+// before the log, because too many wait already. Nothing has changed.
+type QueueFullError struct {
+	Limit int // of waiters: for one lease, or in all
+}
+
+func (e *QueueFullError) Error() string {
+	return fmt.Sprintf("no room for more waiters: the limit is %d", e.Limit)
 }

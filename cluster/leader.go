@@ -2,7 +2,9 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -24,6 +26,8 @@ const (
 	// renewIntake is how long after a pause renewals may come in before
 	// anything is ended: they were on their way while the leader stood still.
 	renewIntake = 100 * time.Millisecond
+	// advancesAtOnce is how many Advances may be in flight.
+	advancesAtOnce = 16
 	// leaderRetry spaces attempts at leader's work that failed.
 	leaderRetry = 50 * time.Millisecond
 )
@@ -42,6 +46,8 @@ func (n *Node) followLeadership(ctx context.Context, mb *member) {
 			stop()
 			n.ready.set(0)
 			n.reading.Store(nil)
+			n.gate.turnAway(ErrNoLeader)
+			n.waits.reset()
 			if !leads {
 				stop = func() {}
 				continue
@@ -69,13 +75,11 @@ func (n *Node) lead(ctx context.Context, mb *member) {
 		}
 	}
 	n.log.Info("leading", "term", n.ready.term())
-	members := make(chan struct{})
-	go func() {
-		defer close(members)
-		n.tendMembers(ctx, mb)
-	}()
+	var wg sync.WaitGroup
+	wg.Go(func() { n.tendMembers(ctx, mb) })
+	wg.Go(func() { n.tendWaits(ctx) })
 	n.keepTime(ctx, mb)
-	<-members
+	wg.Wait()
 }
 
 // takeOffice makes the leader ready in its term: everything committed before is
@@ -144,7 +148,7 @@ func (n *Node) keepTime(ctx context.Context, mb *member) {
 				wait = leaderRetry // the pause is dealt with first
 				break
 			}
-			if _, err := n.propose(ctx, time.Now(), next); err != nil && !sleep(ctx, leaderRetry) {
+			if err := n.proposeDue(ctx, next); err != nil && !sleep(ctx, leaderRetry) {
 				return
 			}
 			switch {
@@ -157,6 +161,27 @@ func (n *Node) keepTime(ctx context.Context, mb *member) {
 		}
 		timer.Reset(max(wait, time.Millisecond))
 	}
+}
+
+// proposeDue proposes what is due. An Advance grants one waiter at the most, so
+// while there are more that can be granted, several are in flight.
+func (n *Node) proposeDue(ctx context.Context, c *fsmpb.Command) error {
+	count := 1
+	if c.GetAdvance() != nil {
+		n.machine.view(func(s *fsm.State) { count = min(max(s.Ready(), 1), advancesAtOnce) })
+	}
+	errs := make([]error, count)
+	var wg sync.WaitGroup
+	for i := 1; i < count; i++ {
+		wg.Go(func() { _, errs[i] = n.propose(ctx, time.Now(), advance()) })
+	}
+	_, errs[0] = n.propose(ctx, time.Now(), c)
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func advance() *fsmpb.Command {
+	return &fsmpb.Command{Op: &fsmpb.Command_Advance{Advance: &fsmpb.Advance{}}}
 }
 
 // steady says that no pause is waiting to be dealt with.
@@ -185,12 +210,11 @@ func (n *Node) dueNext(lastTick, lastRemoval time.Time) (*fsmpb.Command, time.Du
 		}
 		return time.Duration(int64(ms)*int64(time.Millisecond) - now)
 	}
-	advance := &fsmpb.Command{Op: &fsmpb.Command_Advance{Advance: &fsmpb.Advance{}}}
 	if d := until(expiry); d <= 0 {
-		return advance, 0
+		return advance(), 0
 	}
 	if late := -until(removal); late >= removeLate || late >= 0 && time.Since(lastRemoval) >= removeEvery {
-		return advance, 0
+		return advance(), 0
 	}
 	if deadlines && time.Since(r.at) >= tickEvery || time.Since(lastTick) >= digestEvery {
 		return n.tick(), 0

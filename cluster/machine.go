@@ -45,7 +45,8 @@ type machine struct {
 // applied is what Apply answers to the proposer.
 type applied struct {
 	outcome *fsmpb.Outcome
-	index   uint64 // public, of the entry
+	index   uint64         // public, of the entry
+	decided []fsm.Decision // of requests that had waited
 }
 
 func newMachine(committed func(uint64), broken func(error)) *machine {
@@ -84,7 +85,7 @@ func (m *machine) apply(l *raft.Log) (applied, error) {
 			return applied{}, err
 		}
 	}
-	o, _, err := m.state.Apply(index, l.Term, c)
+	o, events, err := m.state.Apply(index, l.Term, c)
 	if err != nil {
 		return applied{}, err
 	}
@@ -94,7 +95,17 @@ func (m *machine) apply(l *raft.Log) (applied, error) {
 	if c.GetSetNode() != nil || c.GetRemoveNode() != nil {
 		m.noteNodes()
 	}
-	return applied{o, index}, nil
+	return applied{o, index, decisions(events)}, nil
+}
+
+// decisions are those that events made about requests which had waited.
+func decisions(events []fsm.Event) (ds []fsm.Decision) {
+	for i := range events {
+		if d := events[i].Decided; d != nil {
+			ds = append(ds, *d)
+		}
+	}
+	return ds
 }
 
 func (m *machine) noteNodes() {

@@ -32,6 +32,8 @@ type Node struct {
 	metrics  *metrics
 	pauses   *pauses
 	renewals *renewals
+	gate     *gate
+	waits    *waits
 	confirms *confirms
 	ready    *readiness
 	reprove  chan struct{} // buffer of one: prove leadership again
@@ -39,7 +41,7 @@ type Node struct {
 
 	reading  atomic.Pointer[reading] // nil unless leading
 	member   atomic.Pointer[member]  // nil until it is of a cluster
-	inFlight atomic.Int64            // bytes handed to Raft that have not ended
+	inFlight atomic.Int64            // bytes at the gate and at Raft that have not ended
 
 	idMu sync.Mutex // guards id
 	id   identity
@@ -91,7 +93,8 @@ func Open(cfg Config) (*Node, error) {
 func newNode(cfg Config) *Node {
 	n := &Node{
 		cfg: cfg, log: cfg.Logger, metrics: newMetrics(), pauses: newPauses(cfg.LeaderLease),
-		renewals: newRenewals(), confirms: newConfirms(), ready: newReadiness(), reprove: make(chan struct{}, 1),
+		renewals: newRenewals(), gate: newGate(maxProposals), waits: newWaits(),
+		confirms: newConfirms(), ready: newReadiness(), reprove: make(chan struct{}, 1),
 		peers: &http.Client{Transport: &http.Transport{IdleConnTimeout: time.Minute}}, // never by a proxy
 	}
 	n.machine = newMachine(n.committed, n.broken)
@@ -194,6 +197,7 @@ func (n *Node) shutDown() error {
 	n.closing.Store(true)
 	bound := time.AfterFunc(closeBound, func() { n.cfg.Exit("stopping has taken longer than " + closeBound.String()) })
 	defer bound.Stop()
+	n.gate.close(ErrShuttingDown)
 	n.ready.set(0) // before the transfer: others may lead any moment
 	mb := n.member.Load()
 	if mb != nil && mb.raft.State() == raft.Leader {

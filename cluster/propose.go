@@ -7,21 +7,17 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+	"google.golang.org/protobuf/proto"
 
 	"fencepost/fsm"
 	"fencepost/fsm/fsmpb"
 )
 
-// enqueueBound is how long a proposal waits for Raft to take it. One that was
-// not taken is surely not applied.
+// enqueueBound is how long a proposal waits for its turn at the gate, and then
+// for Raft to take it. One that was not taken is surely not applied.
 const enqueueBound = 2 * time.Second
 
-// Acquire proposes an acquisition. received is when the request came in.
-func (n *Node) Acquire(ctx context.Context, received time.Time, c *fsmpb.Acquire) (Reply[*fsmpb.Outcome], error) {
-	return n.mutate(ctx, received, &fsmpb.Command{Op: &fsmpb.Command_Acquire{Acquire: c}})
-}
-
-// Release proposes a release.
+// Release proposes a release. received is when the request came in.
 func (n *Node) Release(ctx context.Context, received time.Time, c *fsmpb.Release) (Reply[*fsmpb.Outcome], error) {
 	return n.mutate(ctx, received, &fsmpb.Command{Op: &fsmpb.Command_Release{Release: c}})
 }
@@ -38,37 +34,61 @@ func (n *Node) mutate(ctx context.Context, received time.Time, c *fsmpb.Command)
 	return n.propose(ctx, received, c)
 }
 
-// propose stamps a command with the cluster clock, hands it to Raft and waits
-// for the outcome. The command must not be used again.
+// stampBytes is how much the stamp can add to a command: two tags and two
+// numbers.
+const stampBytes = 2 * (1 + 10)
+
+// propose waits for the command's turn (see gate), stamps it with the cluster
+// clock, hands it to Raft and waits for the outcome. The command must not be
+// used again.
 func (n *Node) propose(ctx context.Context, received time.Time, c *fsmpb.Command) (Reply[*fsmpb.Outcome], error) {
 	var none Reply[*fsmpb.Outcome]
 	if n.closing.Load() {
 		return none, ErrShuttingDown
 	}
-	mb, r := n.member.Load(), n.reading.Load()
-	if mb == nil || r == nil {
+	mb := n.member.Load()
+	if mb == nil || n.reading.Load() == nil {
+		return none, ErrNoLeader
+	}
+	// What waits at the gate counts as well, or it would grow without a limit.
+	size := int64(proto.Size(c)) + stampBytes
+	// Renewals, Advances and Ticks are few in flight, and writes must not crowd
+	// them out.
+	if n.inFlight.Add(size) > n.cfg.MaxInFlightBytes && c.GetRenew() == nil && c.GetAdvance() == nil && c.GetTick() == nil {
+		n.inFlight.Add(-size)
+		return none, ErrOverloaded
+	}
+	if err := n.gate.enter(ctx, classOf(c), enqueueBound); err != nil {
+		n.inFlight.Add(-size)
+		return none, err
+	}
+	ended := func() {
+		n.inFlight.Add(-size)
+		n.gate.leave()
+	}
+	r := n.reading.Load() // only now: the wait may have been long
+	if r == nil {
+		ended()
 		return none, ErrNoLeader
 	}
 	c.NowMs, c.Term = r.nowMS(), r.term
 	stamped := time.Now()
 	data, err := fsm.Encode(c)
 	if err != nil {
+		ended()
 		return none, err
-	}
-	size := int64(len(data))
-	// Renewals, Advances and Ticks are one in flight each, and writes must not
-	// crowd them out.
-	if n.inFlight.Add(size) > n.cfg.MaxInFlightBytes && c.GetRenew() == nil && c.GetAdvance() == nil && c.GetTick() == nil {
-		n.inFlight.Add(-size)
-		return none, ErrOverloaded
 	}
 	f := mb.raft.Apply(data, enqueueBound)
 	// The future is waited for in a goroutine of its own, because nothing
 	// bounds it: a hung disk may keep it for as long as it hangs.
 	done := make(chan error, 1)
 	go func() {
-		done <- f.Error()
-		n.inFlight.Add(-size)
+		err := f.Error()
+		ended() // not when the caller gives up: Raft still has it
+		if a, ok := f.Response().(applied); err == nil && ok && len(a.decided) > 0 {
+			n.waits.deliver(a.decided, a.index, stamped)
+		}
+		done <- err
 	}()
 	select {
 	case err = <-done:

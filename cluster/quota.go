@@ -18,11 +18,18 @@ func (n *Node) checkQuota(c *fsmpb.Command) (refused error) {
 			a := op.Acquire
 			if _, exists := s.Lease(a.Name); !exists && counts.Leases >= n.cfg.MaxLeases {
 				refused = &QuotaError{"leases", uint64(n.cfg.MaxLeases)}
+			} else if err := n.queueFull(s, a, counts.Waiters); err != nil {
+				refused = err
 			} else if full && a.Request != nil {
 				refused = &QuotaError{"requests", uint64(n.cfg.MaxRequests)}
 			}
 			if refused != nil && s.Remembers(a.Principal, a.Request) {
 				refused = nil
+			}
+		case *fsmpb.Command_Cancel:
+			// One that overtakes its acquire is remembered.
+			if c := op.Cancel; full && c.Attempt == 0 && !s.Remembers(c.Principal, c.Request) {
+				refused = &QuotaError{"requests", uint64(n.cfg.MaxRequests)}
 			}
 		case *fsmpb.Command_Release:
 			if r := op.Release; full && !s.Remembers(r.Principal, r.Request) {
@@ -48,6 +55,20 @@ func (n *Node) checkQuota(c *fsmpb.Command) (refused error) {
 		}
 	})
 	return refused
+}
+
+// queueFull refuses a request that would have to wait where too many do.
+func (n *Node) queueFull(s *fsm.State, a *fsmpb.Acquire, waiters int) error {
+	if a.WaitMs == 0 || s.Free(a) {
+		return nil
+	}
+	if s.QueueLength(a.Name) >= n.cfg.MaxQueue {
+		return &QueueFullError{n.cfg.MaxQueue}
+	}
+	if waiters >= n.cfg.MaxWaiters {
+		return &QueueFullError{n.cfg.MaxWaiters}
+	}
+	return nil
 }
 
 // overfills says whether the write would take the keys above the limit.

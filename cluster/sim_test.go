@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,10 +37,11 @@ type simNode struct {
 	down   bool
 }
 
-// simStore is a log store that can hang.
+// simStore is a log store that can be slow and can hang.
 type simStore struct {
 	*raft.InmemStore
-	mu   sync.Mutex // guards hang
+	each atomic.Int64 // nanoseconds that a write takes
+	mu   sync.Mutex   // guards hang
 	hang chan struct{}
 }
 
@@ -51,6 +53,9 @@ func (s *simStore) StoreLogs(ls []*raft.Log) error {
 	s.mu.Unlock()
 	if hang != nil {
 		<-hang
+	}
+	if each := time.Duration(s.each.Load()); each > 0 {
+		time.Sleep(each)
 	}
 	return s.InmemStore.StoreLogs(ls)
 }
@@ -243,7 +248,10 @@ func (n *simNode) lease(name string) (l *fsm.Lease, left time.Duration, err erro
 	_, err = n.Read(n.s.t.Context(), false, func(s *fsm.State) {
 		l, left = nil, 0
 		if found, ok := s.Lease(name); ok {
-			l, left = found, time.Duration(found.ExpiresInMS(s.ClockMS()))*time.Millisecond
+			l = found
+			if h := found.First(); h != nil {
+				left = time.Duration(h.ExpiresInMS(s.ClockMS())) * time.Millisecond
+			}
 		}
 	})
 	return l, left, err

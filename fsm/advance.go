@@ -6,8 +6,9 @@ import "fencepost/fsm/fsmpb"
 // behind it. The leader proposes another while something is due.
 const maxAdvance = 1000
 
-// advance ends leases whose time is up, then removes records that have been
-// kept long enough, each in the order of their deadlines.
+// advance ends leases, graces and waits whose time is up, then removes records
+// that have been kept long enough, each in the order of their deadlines; and it
+// grants one waiter, the one with the lowest ticket of those that can be.
 func (s *State) advance() *fsmpb.Outcome {
 	left := maxAdvance
 	for ; left > 0; left-- {
@@ -15,8 +16,9 @@ func (s *State) advance() *fsmpb.Outcome {
 		if !ok || d.at > s.clockMS {
 			break
 		}
-		s.endIfDue(d.key)
+		s.over(d)
 	}
+	late := left == 0 // perhaps: then a queue may be full of waits that are over
 	for ; left > 0; left-- {
 		d, ok := s.removals.Min()
 		if !ok || d.at > s.clockMS {
@@ -37,11 +39,37 @@ func (s *State) advance() *fsmpb.Outcome {
 		}
 		s.setKey(d.key, nil)
 	}
+	s.settle()
+	if d, ok := s.ready.Min(); ok && !late {
+		s.grantHead(d.key)
+	}
 	return &fsmpb.Outcome{}
 }
 
-// NextExpiryMS is the cluster time at which the next lease is over.
+// over ends one thing whose time is up.
+func (s *State) over(d due) {
+	switch d.of {
+	case dueWait:
+		if w, ok := s.waiters.Get(waiterAt(d.key, d.token)); ok {
+			s.leave(w, fsmpb.Reason_REASON_TIMEOUT)
+		}
+	case dueGrace:
+		if l, ok := s.leases.Get(d.key); ok {
+			s.endGrace(l)
+		}
+	case dueHolder:
+		if l, ok := s.leases.Get(d.key); ok {
+			s.end(l, l.holder(d.token), fsmpb.Reason_REASON_EXPIRED, d.at)
+		}
+	}
+}
+
+// NextExpiryMS is the cluster time from which an Advance has somebody to end or
+// to grant, whom others wait for.
 func (s *State) NextExpiryMS() (uint64, bool) {
+	if s.ready.Len() > 0 {
+		return s.clockMS, true
+	}
 	d, ok := s.expiries.Min()
 	return d.at, ok
 }

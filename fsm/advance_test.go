@@ -141,3 +141,65 @@ func TestP14_UnknownCommandStops(t *testing.T) {
 		t.Errorf("no bytes as a snapshot: %v, want ErrBadSnapshot", err)
 	}
 }
+
+// TestP2_AdvanceGrantsOne: however many heads can be granted, an entry grants
+// one, the lowest ticket first.
+func TestP2_AdvanceGrantsOne(t *testing.T) {
+	const names = 900
+	s := New()
+	for i := range names {
+		mustApply(t, s, 0, acquireOf(fmt.Sprint("lease/", i), "h", 1000))
+	}
+	for i := range names {
+		c := waitFor(fmt.Sprint("lease/", i), fmt.Sprint(i), 1, 1)
+		c.GetAcquire().WaitMs, c.GetAcquire().TtlMs = 2000, 9000
+		mustApply(t, s, 0, c)
+	}
+	for i := range 3 {
+		events := applyEvents(t, s, 1000, advanceOf())
+		if e := events[len(events)-1]; e.Kind != EventGranted || e.Ticket != uint64(names+1+i) {
+			t.Fatalf("Advance %d ends with %v of ticket %d", i, e.Kind, e.Ticket)
+		}
+		if want := []int{names + 1, 1, 1}[i]; len(events) != want || s.Ready() != names-1-i {
+			t.Errorf("Advance %d made %d events, want %d; %d heads can be granted", i, len(events), want, s.Ready())
+		}
+	}
+	// Those whose wait is over are not granted, though their lease is free.
+	for _, e := range applyEvents(t, s, 2000, advanceOf()) {
+		if e.Kind != EventDequeued {
+			t.Fatalf("%v of ticket %d, want only waits that are over", e.Kind, e.Ticket)
+		}
+	}
+	if c := s.Counts(); c.Waiters != 0 || s.Ready() != 0 {
+		t.Errorf("%d wait, %d can be granted", c.Waiters, s.Ready())
+	}
+}
+
+// TestAdvanceBoundsWaits: waits that are over are as much work as leases, also
+// those behind a head that could be granted if its own were not.
+func TestAdvanceBoundsWaits(t *testing.T) {
+	const waiters = 2*maxAdvance + 500
+	s := New()
+	mustApply(t, s, 0, acquireOf("db", "h", 50)) // ends before all the waits
+	for i := range waiters {
+		mustApply(t, s, 0, waitFor("db", fmt.Sprint(i), 1, 1)) // 100 ms
+	}
+	last := waitFor("db", "last", 1, 1)
+	last.GetAcquire().WaitMs = 9000
+	mustApply(t, s, 0, last)
+	for left := waiters + 1; left > 0; left -= maxAdvance {
+		want := maxAdvance
+		if left < maxAdvance {
+			want = left + 1 // and the grant
+		}
+		if events := applyEvents(t, s, 1000, advanceOf()); len(events) != want {
+			t.Fatalf("an Advance with %d things that are over made %d events, want %d", left, len(events), want)
+		}
+		if at, ok := s.NextExpiryMS(); left > maxAdvance && (!ok || at > 1000) {
+			t.Fatalf("with %d things left that are over the next Advance is due at %d, %v", left-maxAdvance, at, ok)
+		}
+	}
+	if l, _ := s.Lease("db"); !l.Live() || l.Holders[0].Holder != "last" || s.Counts().Waiters != 0 {
+		t.Errorf("%d wait, %+v has the lease", s.Counts().Waiters, l.Holders)
+	}
+}

@@ -11,6 +11,9 @@ type EventKind string
 
 const (
 	EventGranted  EventKind = "granted"
+	EventRenewed  EventKind = "renewed"
+	EventQueued   EventKind = "queued"
+	EventDequeued EventKind = "dequeued" // without a grant: its wait is over, or cancelled
 	EventReleased EventKind = "released"
 	EventExpired  EventKind = "expired"
 	EventPut      EventKind = "put"
@@ -25,13 +28,36 @@ type Event struct {
 	Kind           EventKind
 	Index          uint64
 	Name           string // of the lease, or the key
-	Holder         string
+	Holder         string // who holds, waits or writes now
 	Principal      string // who was refused
 	Token          uint64
-	PreviousToken  uint64
+	PreviousToken  uint64 // before: of the name, or that wrote the value
 	PreviousHolder string
 	Watermark      uint64
 	Reason         fsmpb.Reason
+	Version        uint64 // of a key's value afterwards; 0: it has none
+	// Of leases.
+	Ticket      uint64 // of the waiter; granted: 0 if it did not wait
+	Slots, Take uint64 // of the grant, or asked for
+	TTLMS       uint64 // granted, renewed
+	Metadata    []*fsmpb.Pair
+	GraceMS     uint64 // expired: how long nobody is granted the name
+	QueueLength int    // how many wait for the name now
+	// Decided is set if the event decided the request of a waiter.
+	Decided *Decision
+}
+
+// A Decision is the outcome of a request that had waited, made by an entry that
+// is not its own.
+type Decision struct {
+	RequestKey string // as RequestKey gives it
+	Outcome    *fsmpb.Outcome
+	acquire    *fsmpb.Acquire
+}
+
+// Cancel is the command that ends what the request was granted.
+func (d *Decision) Cancel() *fsmpb.Cancel {
+	return &fsmpb.Cancel{Name: d.acquire.Name, Principal: d.acquire.Principal, Request: d.acquire.Request}
 }
 
 // Apply applies one committed entry. index is its public index (see
@@ -56,6 +82,8 @@ func (s *State) Apply(index, term uint64, c *fsmpb.Command) (*fsmpb.Outcome, []E
 		o = s.renew(op.Renew)
 	case *fsmpb.Command_Release:
 		o = s.release(op.Release)
+	case *fsmpb.Command_Cancel:
+		o = s.cancel(op.Cancel)
 	case *fsmpb.Command_Advance:
 		o = s.advance()
 	case *fsmpb.Command_Write:
@@ -72,6 +100,7 @@ func (s *State) Apply(index, term uint64, c *fsmpb.Command) (*fsmpb.Outcome, []E
 	if o.Index == 0 { // a repetition carries the index of the entry that decided
 		o.Index = index
 	}
+	s.settle()
 	s.raiseFloor()
 	return o, s.events, nil
 }

@@ -48,16 +48,40 @@ func (h *hashed) flag(v bool) {
 	}
 }
 
+func (h *hashed) pairs(ps []*fsmpb.Pair) {
+	h.u64(uint64(len(ps)))
+	for _, p := range ps {
+		h.str(p.Key, p.Value)
+	}
+}
+
 func (h *hashed) sum() uint64 { return xxhash.Sum64(h.b) }
 
 func (l *Lease) digest() uint64 {
 	h := hashed{make([]byte, 0, 256)}
-	h.str("lease", l.Name, l.Holder, l.Principal, l.requestKey)
-	h.flag(l.Live)
-	h.u64(l.Token, l.Previous, uint64(l.Ended), l.TTLMS, l.DeadlineMS, l.GoneMS, l.Renewals)
-	for _, p := range l.Metadata {
-		h.str(p.Key, p.Value)
+	h.str("lease", l.Name)
+	h.u64(l.Slots, l.LastToken, l.GraceUntilMS, uint64(l.ended), l.goneMS)
+	h.flag(l.former != nil)
+	if l.former != nil {
+		h.u64(l.former.hash)
 	}
+	return h.sum()
+}
+
+func (d *Holder) digest(name string) uint64 {
+	h := hashed{make([]byte, 0, 256)}
+	h.str("holder", name, d.Holder, d.Principal, d.requestKey)
+	h.u64(d.Token, d.Take, d.TTLMS, d.DeadlineMS, d.GraceMS, d.Renewals, d.Previous)
+	h.pairs(d.Metadata)
+	return h.sum()
+}
+
+func (w *Waiter) digest() uint64 {
+	h := hashed{make([]byte, 0, 256)}
+	c := w.Acquire
+	h.str("waiter", c.Name, c.Holder, w.requestKey())
+	h.u64(w.Ticket, w.UntilMS, c.TtlMs, c.Slots, c.Take, c.GraceMs)
+	h.pairs(c.Metadata)
 	return h.sum()
 }
 
@@ -78,11 +102,10 @@ func (r *request) digest() uint64 {
 	h.str(o.Name, o.Holder, o.Key)
 	h.u64(uint64(o.Code), uint64(o.Reason), o.Index, o.Token, o.LastToken, o.PreviousToken, o.TtlMs, o.ExpiresInMs)
 	h.u64(o.Watermark, o.Version, uint64(o.OpIndex))
+	h.u64(o.Ticket, o.Slots, o.Take, o.OldestToken, o.QueueLength, o.GraceMs, o.Attempt)
 	h.flag(o.Released)
-	h.u64(uint64(len(o.Metadata)), uint64(len(o.Ops)))
-	for _, p := range o.Metadata {
-		h.str(p.Key, p.Value)
-	}
+	h.pairs(o.Metadata)
+	h.u64(uint64(len(o.Ops)))
 	for _, op := range o.Ops {
 		h.str(op.Key)
 		h.u64(uint64(op.Kind), op.Version, op.Watermark)

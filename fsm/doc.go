@@ -14,9 +14,9 @@
 // entry that granted it, so tokens are ordered like acquisitions (P1), and a
 // token names one acquisition (P2). A guarded key remembers the greatest token
 // that has written it, its watermark, and refuses anything older (P4). A token
-// is on record while its lease is live, and for ten minutes of cluster clock
-// after it ended unless the name was granted again; only tokens on record can
-// write (P6). The floor is one below the oldest token on record.
+// is on record while it is live, and, of a lease with one slot, for ten minutes of
+// cluster clock after it ended unless the name was granted again; only tokens on
+// record can write (P6). A ticket is the index of the entry that queued a waiter. The floor is one below the oldest token on record.
 //
 // # Time
 //
@@ -28,8 +28,10 @@
 // # Files
 //
 //	state.go     the state, its indexes, what can be read from it
+//	records.go   leases, their holders, guarded keys
 //	apply.go     an entry in, an outcome and events out; the clock
 //	lease.go     acquire, renew, release
+//	queue.go     waiting in line, cancel
 //	advance.go   ending and removing what is due
 //	write.go     guarded writes: the fence
 //	request.go   requests that are applied once (P11)

@@ -14,7 +14,11 @@ import (
 const (
 	maxNameBytes = 1 << 16
 	maxTTLMS     = 1 << 40
+	maxGraceMS   = KeepEndedMS // no longer than the record of the name that has it
 	maxOps       = 1 << 16
+	// MaxSlots bounds what a change of one holder costs, which grows with the
+	// number of those beside it.
+	MaxSlots = 10_000
 	// maxClockMS keeps deadlines far from the end of their range; no cluster
 	// reaches it, and a reading above it is ignored.
 	maxClockMS = 1 << 53
@@ -59,6 +63,16 @@ func badAcquire(c *fsmpb.Acquire) string {
 		return "holder"
 	case c.TtlMs == 0 || c.TtlMs > maxTTLMS:
 		return "ttl_ms"
+	case c.WaitMs > maxTTLMS:
+		return "wait_ms"
+	case c.GraceMs > maxGraceMS:
+		return "grace_ms"
+	case c.Slots > MaxSlots:
+		return "slots"
+	case takeOf(c) > slotsOf(c):
+		return "take"
+	case c.WaitMs > 0 && !remembered(c.Request):
+		return "request" // its place is found by it
 	}
 	for i, p := range c.Metadata {
 		if i > 0 && c.Metadata[i-1].GetKey() >= p.GetKey() {

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -53,6 +54,17 @@ func TestP15_MalformedChangesNothing(t *testing.T) {
 		{"ttl_ms", acquire(func(a *fsmpb.Acquire) { a.TtlMs = maxTTLMS + 1 })},
 		{"metadata", acquire(func(a *fsmpb.Acquire) { a.Metadata = []*fsmpb.Pair{{Key: "b"}, {Key: "a"}} })},
 		{"metadata", acquire(func(a *fsmpb.Acquire) { a.Metadata = []*fsmpb.Pair{{Key: "a"}, {Key: "a"}} })},
+		{"wait_ms", acquire(func(a *fsmpb.Acquire) { a.WaitMs = maxTTLMS + 1 })},
+		{"grace_ms", acquire(func(a *fsmpb.Acquire) { a.GraceMs = maxGraceMS + 1 })},
+		{"slots", acquire(func(a *fsmpb.Acquire) { a.Slots = MaxSlots + 1 })},
+		{"slots", acquire(func(a *fsmpb.Acquire) { a.Slots, a.Take = MaxSlots+1, MaxSlots+2 })},
+		{"take", acquire(func(a *fsmpb.Acquire) { a.Take = 2 })},
+		{"take", acquire(func(a *fsmpb.Acquire) { a.Slots, a.Take = 3, 4 })},
+		{"request", acquire(func(a *fsmpb.Acquire) { a.WaitMs, a.Request = 1, nil })},
+		{"request", acquire(func(a *fsmpb.Acquire) { a.WaitMs, a.Request = 1, &fsmpb.Request{Path: "p"} })},
+		{"name", &fsmpb.Command{Op: &fsmpb.Command_Cancel{Cancel: &fsmpb.Cancel{Name: "/", Request: request}}}},
+		{"request", &fsmpb.Command{Op: &fsmpb.Command_Cancel{Cancel: &fsmpb.Cancel{Name: "n"}}}},
+		{"request", &fsmpb.Command{Op: &fsmpb.Command_Cancel{Cancel: &fsmpb.Cancel{Name: "n", Request: &fsmpb.Request{Path: "p"}}}}},
 		{"name", &fsmpb.Command{Op: &fsmpb.Command_Release{Release: &fsmpb.Release{Name: "/", Token: 1, Request: request}}}},
 		{"token", &fsmpb.Command{Op: &fsmpb.Command_Release{Release: &fsmpb.Release{Name: "n", Request: request}}}},
 		{"token", write(func(w *fsmpb.Write) { w.Token = 0 })},
@@ -90,7 +102,37 @@ func TestP15_AtTheLimits(t *testing.T) {
 	if o := mustApply(t, s, 0, writeOf(token, putOf(name, "v"))); o.Code != fsmpb.Code_CODE_OK {
 		t.Errorf("write to the longest key: %v", o.Code)
 	}
-	if l, ok := s.Lease(name); !ok || l.ExpiresInMS(s.ClockMS()) != maxTTLMS {
+	if l, ok := s.Lease(name); !ok || l.First().ExpiresInMS(s.ClockMS()) != maxTTLMS {
 		t.Errorf("the longest lease: %v", ok)
+	}
+}
+
+// TestP15_TheMostHolders: a lease is shared by as many as the ceiling allows,
+// and by no more.
+func TestP15_TheMostHolders(t *testing.T) {
+	s := New()
+	most := func(take, wait uint64) *fsmpb.Command {
+		c := acquireOf("db", "h", maxTTLMS)
+		a := c.GetAcquire()
+		a.Slots, a.Take, a.WaitMs, a.GraceMs = MaxSlots, take, wait, KeepEndedMS
+		a.Request = &fsmpb.Request{Key: fmt.Sprint(s.Index()), Path: "p"}
+		return c
+	}
+	for range MaxSlots - 1 {
+		if o := mustApply(t, s, 0, most(1, 0)); o.Code != fsmpb.Code_CODE_OK {
+			t.Fatal(o)
+		}
+	}
+	if o := mustApply(t, s, 0, most(2, 0)); o.Code != fsmpb.Code_CODE_LEASE_HELD {
+		t.Errorf("two slots where one is left: %v", o.Code)
+	}
+	if o := mustApply(t, s, 0, most(1, 0)); o.Code != fsmpb.Code_CODE_OK || o.OldestToken != 1 {
+		t.Errorf("the last slot: %v", o)
+	}
+	if o := mustApply(t, s, 0, most(MaxSlots, maxTTLMS)); o.Code != fsmpb.Code_CODE_QUEUED {
+		t.Errorf("all slots, with the longest wait: %v", o.Code)
+	}
+	if l, _ := s.Lease("db"); len(l.Holders) != MaxSlots || l.Used() != MaxSlots {
+		t.Errorf("%d holders of %d slots, want %d", len(l.Holders), l.Used(), MaxSlots)
 	}
 }

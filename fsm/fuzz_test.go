@@ -22,12 +22,15 @@ func someCommands() []*fsmpb.Command {
 	acquire.NowMs, acquire.Term = 5, 1
 	acquire.GetAcquire().Request, acquire.GetAcquire().Principal = request, "p"
 	acquire.GetAcquire().Metadata = []*fsmpb.Pair{{Key: "m", Value: "1"}}
+	acquire.GetAcquire().WaitMs, acquire.GetAcquire().GraceMs = 60_000, 1000
+	acquire.GetAcquire().Slots, acquire.GetAcquire().Take = 3, 2
 	write.GetWrite().Guard, write.GetWrite().Lease, write.GetWrite().Request = fsmpb.Guard_GUARD_HELD, "a/b", request
 	write.GetWrite().Ops = append(write.GetWrite().Ops, &fsmpb.WriteOp{Kind: fsmpb.WriteOp_KIND_CHECK, Key: "x", IfVersion: &version})
 	release := releaseOf("a/b", 1)
 	release.GetRelease().Request = request
 	return []*fsmpb.Command{
 		acquire, write, release, advanceOf(), tickOf(),
+		{Op: &fsmpb.Command_Cancel{Cancel: &fsmpb.Cancel{Name: "a/b", Principal: "p", Request: request, Attempt: 1}}},
 		{Op: &fsmpb.Command_Renew{Renew: &fsmpb.Renew{Renewals: []*fsmpb.Renewal{{Name: "a/b", Token: 1, TtlMs: 9}, {}}}}},
 		{Op: &fsmpb.Command_SetNode{SetNode: &fsmpb.SetNode{Node: &fsmpb.Node{Name: "n", Id: "i"}, ClusterId: "c"}}},
 		{Op: &fsmpb.Command_RemoveNode{RemoveNode: &fsmpb.RemoveNode{Name: "n", Id: "i"}}},
@@ -63,7 +66,7 @@ func TestP14_DecodeRefusesTheUnknown(t *testing.T) {
 			t.Errorf("decoded %v, error %v, want %v", d, err, c)
 		}
 	}
-	later := protowire.AppendBytes(protowire.AppendTag(nil, 13, protowire.BytesType), nil)
+	later := protowire.AppendBytes(protowire.AppendTag(nil, 19, protowire.BytesType), nil)
 	if c, err := Decode(later); err == nil {
 		t.Errorf("a command of a later version was decoded as %v", c)
 	}
@@ -107,7 +110,19 @@ func FuzzDecode(f *testing.F) {
 		f.Add(b)
 		f.Add(b[:len(b)/2])
 	}
-	f.Add([]byte{0x6a, 0})             // kept for a later command
+	// Of what smallState has: repetitions, waiters, holders of some slots.
+	again := waitFor("pool", "p4", 3, 3)
+	again.NowMs, again.Term, again.GetAcquire().WaitMs = 100, 1, 0
+	for _, c := range []*fsmpb.Command{
+		again, waitFor("pool", "p1", 3, 1), waitFor("pool", "p5", 3, 1), waitFor("free", "f2", 1, 1), waitFor("db", "x", 2, 2), {
+			NowMs: 36, Term: 1, Op: &fsmpb.Command_Cancel{Cancel: &fsmpb.Cancel{
+				Name: "pool", Request: &fsmpb.Request{Key: "p1", Path: "acquire/pool"}, Attempt: 1,
+			}},
+		}, {NowMs: 1020, Term: 1, Op: advanceOf().Op},
+	} {
+		f.Add(encoded(f, c))
+	}
+	f.Add([]byte{0x9a, 1, 0})          // kept for a later command
 	f.Add([]byte{0x72, 0, 0xf8, 1, 1}) // an unknown field
 	f.Fuzz(func(t *testing.T, b []byte) {
 		c, err := Decode(b)

@@ -18,8 +18,9 @@ type generator struct {
 	tokens      []uint64 // granted, newest last
 	versions    []uint64
 	leases      []string         // names of the tokens
-	deadlines   []uint64         // when leases were or will be over, about
+	deadlines   []uint64         // when leases, graces and waits were or will be over, about
 	past        []*fsmpb.Command // with a request key
+	acquires    []*fsmpb.Acquire // of those
 }
 
 func newGenerator() *generator { return &generator{index: 1, term: 1} }
@@ -30,13 +31,13 @@ func oneIn(t *rapid.T, n int, label string) bool { return rapid.IntRange(1, n).D
 
 // next makes the next entry. It is called after learn has seen the last one's outcome.
 func (g *generator) next(t *rapid.T) *fsmpb.Command {
-	g.nowMS += pick[uint64](t, "step", 0, 0, 0, 1, 10, 1000, 1000, 5000, 20_000, 60_000, 300_000, KeepEndedMS)
+	g.nowMS += pick[uint64](t, "step", 0, 0, 0, 0, 0, 1, 10, 100, 1000, 1000, 5000, 20_000, 60_000, 300_000, KeepEndedMS)
 	if oneIn(t, 10, "backwards") {
 		g.nowMS -= min(g.nowMS, 2000)
 	}
-	if n := len(g.deadlines); n > 0 && oneIn(t, 6, "to a deadline") {
+	if n := len(g.deadlines); n > 0 && oneIn(t, 5, "to a deadline") {
 		// The instants at which something changes, and those just before.
-		at := pick(t, "deadline", g.deadlines[max(0, n-3):]...) + pick[uint64](t, "record", 0, 0, KeepEndedMS) - pick[uint64](t, "before", 0, 1)
+		at := pick(t, "deadline", g.deadlines[max(0, n-4):]...) + pick[uint64](t, "record", 0, 0, KeepEndedMS) - pick[uint64](t, "before", 0, 1)
 		g.nowMS = max(g.nowMS, at)
 	}
 	if oneIn(t, 20, "election") {
@@ -52,10 +53,17 @@ func (g *generator) next(t *rapid.T) *fsmpb.Command {
 }
 
 // learn tells the generator what an entry did, and moves on to the next index.
-func (g *generator) learn(t *rapid.T, c *fsmpb.Command, o *fsmpb.Outcome) {
-	if c.GetAcquire() != nil && o.Code == fsmpb.Code_CODE_OK && o.Index == g.index {
-		g.tokens, g.leases = append(g.tokens, o.Token), append(g.leases, o.Name)
-		g.deadlines = append(g.deadlines, g.nowMS+o.ExpiresInMs)
+func (g *generator) learn(t *rapid.T, c *fsmpb.Command, o *fsmpb.Outcome, events []Event) {
+	for _, e := range events {
+		switch e.Kind {
+		case EventGranted:
+			g.tokens, g.leases = append(g.tokens, e.Token), append(g.leases, e.Name)
+			g.deadlines = append(g.deadlines, g.nowMS+e.TTLMS)
+		case EventQueued:
+			g.deadlines = append(g.deadlines, g.nowMS+c.GetAcquire().WaitMs)
+		case EventExpired:
+			g.deadlines = append(g.deadlines, g.nowMS+e.GraceMS)
+		}
 	}
 	if c.GetWrite() != nil && o.Version != 0 {
 		g.versions = append(g.versions, o.Version)
@@ -63,13 +71,16 @@ func (g *generator) learn(t *rapid.T, c *fsmpb.Command, o *fsmpb.Outcome) {
 	if c.GetAcquire().GetRequest() != nil || c.GetRelease().GetRequest() != nil || c.GetWrite().GetRequest() != nil {
 		g.past = append(g.past, c)
 	}
+	if c.GetAcquire().GetRequest() != nil {
+		g.acquires = append(g.acquires, c.GetAcquire())
+	}
 	g.index += pick[uint64](t, "skip", 1, 1, 1, 1, 4)
 }
 
 func (g *generator) operation(t *rapid.T) *fsmpb.Command {
 	kinds := []string{
-		"acquire", "acquire", "acquire", "write", "write", "write", "write", "renew", "release", "advance", "advance", "tick",
-		"node", "repeat", "repeat", "garbage",
+		"acquire", "acquire", "acquire", "acquire", "acquire", "write", "write", "write", "write", "renew", "release", "release",
+		"cancel", "cancel", "advance", "advance", "advance", "tick", "node", "repeat", "repeat", "garbage",
 	}
 	switch kind := pick(t, "kind", kinds...); {
 	case kind == "acquire":
@@ -80,13 +91,19 @@ func (g *generator) operation(t *rapid.T) *fsmpb.Command {
 		return &fsmpb.Command{Op: &fsmpb.Command_Renew{Renew: g.renew(t)}}
 	case kind == "release":
 		return &fsmpb.Command{Op: &fsmpb.Command_Release{Release: g.release(t)}}
+	case kind == "cancel":
+		return &fsmpb.Command{Op: &fsmpb.Command_Cancel{Cancel: g.cancel(t)}}
 	case kind == "advance":
 		return advanceOf()
 	case kind == "node":
 		return g.node(t)
 	case kind == "repeat" && len(g.past) > 0:
 		recent := g.past[max(0, len(g.past)-8):]
-		return proto.CloneOf(pick(t, "which", recent...))
+		c := proto.CloneOf(pick(t, "which", recent...))
+		if a := c.GetAcquire(); a != nil && a.Request.Key != "" && rapid.Bool().Draw(t, "another wait") {
+			a.WaitMs = g.wait(t)
+		}
+		return c
 	case kind == "garbage":
 		return g.garbage(t)
 	}
@@ -111,12 +128,12 @@ func (g *generator) held(t *rapid.T) (token uint64, name string) {
 
 // request is a key on that path, or none. The digest is of what was asked.
 func (g *generator) request(t *rapid.T, path string, asked proto.Message) *fsmpb.Request {
-	if rapid.Bool().Draw(t, "without key") {
+	if oneIn(t, 3, "without key") {
 		return nil
 	}
 	digest, _ := proto.MarshalOptions{Deterministic: true}.Marshal(asked)
 	return &fsmpb.Request{
-		Key: pick(t, "key", "k1", "k2", "k3", "k4", ""), Path: path, Digest: digest, ServerMade: oneIn(t, 4, "server made"),
+		Key: pick(t, "key", "k1", "k2", "k3", "k4", "k5", "k6", ""), Path: path, Digest: digest, ServerMade: oneIn(t, 4, "server made"),
 	}
 }
 
@@ -124,13 +141,52 @@ func (g *generator) ttl(t *rapid.T) uint64 {
 	return pick[uint64](t, "ttl", 100, 1000, 5000, 10_000, 10_000, 60_000, 600_000, 3_600_000)
 }
 
+func (g *generator) wait(t *rapid.T) uint64 {
+	return pick[uint64](t, "wait", 0, 0, 100, 1000, 10_000, 60_000, 300_000, 3_600_000)
+}
+
+// share is how a name is shared: mostly in the way that is its own.
+func (g *generator) share(t *rapid.T, c *fsmpb.Acquire) {
+	c.Slots = map[string]uint64{"a": 1, "b": 3, "a/b": 2}[c.Name]
+	if oneIn(t, 8, "other slots") {
+		c.Slots = pick[uint64](t, "slots", 0, 1, 2, 3, MaxSlots)
+	}
+	c.Take = pick(t, "take", 0, 1, 1, 2, c.Slots, c.Slots)
+	c.Take = min(c.Take, max(1, c.Slots))
+}
+
 func (g *generator) acquire(t *rapid.T) *fsmpb.Acquire {
 	c := &fsmpb.Acquire{Name: g.name(t), Holder: pick(t, "holder", "h", "i"), TtlMs: g.ttl(t)}
+	g.share(t, c)
+	c.GraceMs = pick[uint64](t, "grace", 0, 0, 0, 0, 100, 5000, 60_000, KeepEndedMS)
 	if oneIn(t, 4, "metadata") {
 		c.Metadata = []*fsmpb.Pair{{Key: "m", Value: "1"}, {Key: "n", Value: "2"}}
 	}
 	c.Request = g.request(t, "acquire/"+c.Name, c)
+	if c.Request.GetKey() != "" {
+		c.WaitMs = g.wait(t)
+	}
 	c.Principal = g.principal(t)
+	return c
+}
+
+// cancel is of an acquire that was, mostly; of one that may be yet to come, or
+// of another request.
+func (g *generator) cancel(t *rapid.T) *fsmpb.Cancel {
+	c := &fsmpb.Cancel{Name: g.name(t), Principal: g.principal(t), Attempt: pick[uint64](t, "attempt", 0, 0, 1, 2, 3)}
+	c.Request = &fsmpb.Request{Key: pick(t, "key", "k1", "k2", "k3", "k4", "k5", "k6"), Path: "acquire/" + c.Name}
+	if n := len(g.acquires); n > 0 && !oneIn(t, 6, "any key") {
+		a := pick(t, "which", g.acquires[max(0, n-6):]...)
+		c.Name, c.Principal = a.Name, a.Principal
+		c.Request.Key, c.Request.Path = a.Request.Key, a.Request.Path
+	} else if n := len(g.past); n > 0 && rapid.Bool().Draw(t, "odd path") {
+		old := pick(t, "which", g.past[max(0, n-6):]...)
+		for _, r := range []*fsmpb.Request{old.GetRelease().GetRequest(), old.GetWrite().GetRequest()} {
+			if r != nil {
+				c.Request.Key, c.Request.Path = r.Key, r.Path
+			}
+		}
+	}
 	return c
 }
 
@@ -193,10 +249,10 @@ func (g *generator) node(t *rapid.T) *fsmpb.Command {
 
 // garbage is an operation with one thing wrong with its form.
 func (g *generator) garbage(t *rapid.T) *fsmpb.Command {
-	a, w, r := g.acquire(t), g.write(t), g.release(t)
+	a, w, r, n := g.acquire(t), g.write(t), g.release(t), g.cancel(t)
 	bad := pick(t, "bad name", "", "/", "a//b", "..", "a/.")
 	command := &fsmpb.Command{Op: &fsmpb.Command_Acquire{Acquire: a}}
-	switch what := rapid.IntRange(0, 13).Draw(t, "what"); {
+	switch what := rapid.IntRange(0, 20).Draw(t, "what"); {
 	case what == 0:
 		a.Name = bad
 	case what == 1:
@@ -223,6 +279,20 @@ func (g *generator) garbage(t *rapid.T) *fsmpb.Command {
 		w.Ops[0].Kind = fsmpb.WriteOp_KIND_UNSPECIFIED
 	case what == 12:
 		w.Ops[0].Kind, w.Ops[0].IfVersion = fsmpb.WriteOp_KIND_CHECK, nil
+	case what == 13:
+		a.WaitMs, a.Request = 1, nil
+	case what == 14:
+		a.WaitMs = maxTTLMS + 1
+	case what == 15:
+		a.GraceMs = KeepEndedMS + 1
+	case what == 16:
+		a.Slots = MaxSlots + 1
+	case what == 17:
+		a.Take = max(1, a.Slots) + 1
+	case what == 18:
+		n.Name = bad
+	case what == 19:
+		n.Request = pick(t, "no key", nil, &fsmpb.Request{Path: "acquire/" + n.Name})
 	default:
 		return &fsmpb.Command{Op: &fsmpb.Command_SetNode{SetNode: &fsmpb.SetNode{ClusterId: "c1"}}}
 	}
@@ -230,6 +300,8 @@ func (g *generator) garbage(t *rapid.T) *fsmpb.Command {
 		command.Op = &fsmpb.Command_Release{Release: r}
 	} else if modelBadWrite(w) != "" {
 		command.Op = &fsmpb.Command_Write{Write: w}
+	} else if n.Request.GetKey() == "" || !modelName(n.Name) {
+		command.Op = &fsmpb.Command_Cancel{Cancel: n}
 	}
 	return command
 }

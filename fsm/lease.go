@@ -2,80 +2,133 @@ package fsm
 
 import "fencepost/fsm/fsmpb"
 
-// acquire grants a lease that is free. The token is the entry's index, and the
-// entry grants nobody else (P1, P2, P3).
+// acquire grants a lease that is free, or queues the request. The token is the
+// entry's index, and the entry grants nobody else (P1, P2, P3).
 func (s *State) acquire(c *fsmpb.Acquire) *fsmpb.Outcome {
 	if field := badAcquire(c); field != "" {
 		return invalid(field)
 	}
-	s.endIfDue(c.Name)
-	if o := s.repeated(c.Principal, c.Request); o != nil {
-		return s.acquiredBefore(c.Name, o)
+	s.endDue(c.Name)
+	s.dropOverdue(c.Name)
+	if o, attempt := s.repeated(c.Principal, c.Request); o != nil {
+		return s.acquiredBefore(c, o, attempt)
 	}
 	l, ok := s.leases.Get(c.Name)
-	if ok && l.Live {
-		o := &fsmpb.Outcome{
-			Code: fsmpb.Code_CODE_LEASE_HELD, Name: c.Name, Holder: l.Holder,
-			Token: l.Token, ExpiresInMs: l.ExpiresInMS(s.clockMS),
-		}
+	switch {
+	case s.Free(c):
+		return s.grant(c, nil)
+	case c.WaitMs > 0:
+		return s.enqueue(c)
+	case ok && (l.Live() || l.GraceUntilMS != 0) && l.Slots != slotsOf(c):
+		o := &fsmpb.Outcome{Code: fsmpb.Code_CODE_SLOTS_DIFFER, Name: c.Name, Slots: l.Slots}
 		s.remember(c.Principal, c.Request, o, false)
 		return o
 	}
-	return s.grant(c, l)
+	o := s.taken(c.Name)
+	s.remember(c.Principal, c.Request, o, false)
+	return o
 }
 
-// grant makes the requester the holder. before is the ended lease of the name,
-// or nil.
-func (s *State) grant(c *fsmpb.Acquire, before *Lease) *fsmpb.Outcome {
-	l := &Lease{
-		Name: c.Name, Holder: c.Holder, Principal: c.Principal, Token: s.index, Live: true,
-		TTLMS: c.TtlMs, DeadlineMS: s.clockMS + c.TtlMs, Metadata: c.Metadata,
+// taken is the refusal of a request for a name that is not free: who holds it
+// first of all, or the grace that runs, and how many wait.
+func (s *State) taken(name string) *fsmpb.Outcome {
+	o := &fsmpb.Outcome{Code: fsmpb.Code_CODE_LEASE_HELD, Name: name, QueueLength: uint64(s.QueueLength(name))}
+	l, ok := s.leases.Get(name)
+	if !ok {
+		return o
 	}
-	e := Event{Kind: EventGranted, Name: c.Name, Holder: c.Holder, Token: s.index}
-	if before != nil && before.onRecord(s.clockMS) {
-		l.Previous = before.Token
-		e.PreviousToken, e.PreviousHolder = before.Token, before.Holder
+	if l.GraceUntilMS != 0 {
+		o.GraceMs = left(l.GraceUntilMS, s.clockMS)
+	} else if h := l.First(); h != nil {
+		o.Holder, o.Token, o.ExpiresInMs = h.Holder, h.Token, h.ExpiresInMS(s.clockMS)
+	}
+	return o
+}
+
+// grant makes the requester a holder. w is nil if it did not wait; else it has
+// left the queue.
+func (s *State) grant(c *fsmpb.Acquire, w *Waiter) *fsmpb.Outcome {
+	h := &Holder{
+		Holder: c.Holder, Principal: c.Principal, Token: s.index, Take: takeOf(c), TTLMS: c.TtlMs,
+		DeadlineMS: s.clockMS + c.TtlMs, GraceMS: c.GraceMs, Metadata: c.Metadata,
 	}
 	if remembered(c.Request) {
-		l.requestKey = requestKey(c.Principal, c.Request)
+		h.requestKey = requestKey(c.Principal, c.Request)
 	}
+	e := Event{
+		Kind: EventGranted, Name: c.Name, Holder: c.Holder, Token: h.Token, Slots: slotsOf(c), Take: h.Take,
+		TTLMS: h.TTLMS, Metadata: h.Metadata, QueueLength: s.QueueLength(c.Name),
+	}
+	l, ok := s.leases.Get(c.Name)
+	if ok {
+		h.Previous = l.previous(s.clockMS)
+		e.PreviousToken, e.PreviousHolder = h.Previous, l.holderOf(h.Previous)
+	}
+	if !ok || !l.Live() {
+		l = &Lease{Name: c.Name, Slots: slotsOf(c)}
+	}
+	l = l.withHolder(h)
 	s.lastToken = s.index
 	s.setLease(c.Name, l)
 	s.totals.Grants++
-	s.event(e)
 	o := &fsmpb.Outcome{
-		Name: l.Name, Holder: l.Holder, Token: l.Token, PreviousToken: l.Previous,
-		TtlMs: l.TTLMS, ExpiresInMs: l.TTLMS, Metadata: l.Metadata,
+		Name: l.Name, Holder: h.Holder, Token: h.Token, PreviousToken: h.Previous, OldestToken: l.oldest(s.clockMS),
+		Slots: l.Slots, Take: h.Take, TtlMs: h.TTLMS, ExpiresInMs: h.TTLMS, Metadata: h.Metadata,
 	}
-	s.remember(c.Principal, c.Request, o, true)
+	if w == nil {
+		s.remember(c.Principal, c.Request, o, true)
+	} else {
+		e.Ticket = w.Ticket
+		e.Decided = &Decision{h.requestKey, s.decide(h.requestKey, o, 0), c}
+	}
+	s.event(e)
 	return o
+}
+
+// holderOf is the label of the holder that has, or had last, this token.
+func (l *Lease) holderOf(token uint64) string {
+	if h := l.holder(token); h != nil {
+		return h.Holder
+	}
+	if l.former != nil && l.former.Token == token {
+		return l.former.Holder
+	}
+	return ""
 }
 
 // acquiredBefore answers a repeated acquire: what it got, with the time that is
 // left now; and never a lease that has ended as if it were live.
-func (s *State) acquiredBefore(name string, o *fsmpb.Outcome) *fsmpb.Outcome {
+func (s *State) acquiredBefore(c *fsmpb.Acquire, o *fsmpb.Outcome, attempt uint64) *fsmpb.Outcome {
+	fresh := &fsmpb.Outcome{Index: o.Index, Code: o.Code, Name: o.Name, Holder: o.Holder, Token: o.Token, Attempt: attempt}
+	l, ok := s.leases.Get(c.Name)
+	var h *Holder
+	if ok {
+		h = l.holder(o.Token)
+	}
 	switch o.Code {
 	case fsmpb.Code_CODE_OK:
-		l, ok := s.leases.Get(name)
-		left := uint64(0)
-		if ok && l.Token == o.Token {
-			left = l.ExpiresInMS(s.clockMS)
+		if h == nil || h.ExpiresInMS(s.clockMS) == 0 {
+			return s.lost(c.Name, o.Token)
 		}
-		if left == 0 {
-			return s.lost(name, o.Token)
-		}
-		return &fsmpb.Outcome{
-			Index: o.Index, Name: o.Name, Holder: o.Holder, Token: o.Token, PreviousToken: o.PreviousToken,
-			TtlMs: l.TTLMS, ExpiresInMs: left, Metadata: o.Metadata,
-		}
+		fresh.PreviousToken, fresh.OldestToken, fresh.Slots, fresh.Take = o.PreviousToken, l.oldest(s.clockMS), l.Slots, h.Take
+		fresh.TtlMs, fresh.ExpiresInMs, fresh.Metadata = h.TTLMS, h.ExpiresInMS(s.clockMS), o.Metadata
 	case fsmpb.Code_CODE_LEASE_HELD:
-		fresh := &fsmpb.Outcome{Index: o.Index, Code: o.Code, Name: o.Name, Holder: o.Holder, Token: o.Token}
-		if l, ok := s.leases.Get(name); ok && l.Token == o.Token {
-			fresh.ExpiresInMs = l.ExpiresInMS(s.clockMS)
+		fresh.QueueLength = uint64(s.QueueLength(c.Name))
+		if h != nil {
+			fresh.ExpiresInMs = h.ExpiresInMS(s.clockMS)
+		} else if o.Token == 0 && ok {
+			fresh.GraceMs = left(l.GraceUntilMS, s.clockMS)
 		}
-		return fresh
+	case fsmpb.Code_CODE_QUEUED:
+		again := s.requeue(c, o)
+		fresh.Code, fresh.Ticket = again.Code, again.Ticket
+		if again != o {
+			return again
+		}
+	default:
+		return o
 	}
-	return o
+	return fresh
 }
 
 // renew moves the deadlines of the leases that are still held. It ends none:
@@ -93,27 +146,35 @@ func (s *State) renewOne(r *fsmpb.Renewal) *fsmpb.Outcome {
 		return invalid("ttl_ms")
 	}
 	l, ok := s.leases.Get(r.GetName())
-	if !ok || l.Token != r.Token || l.ExpiresInMS(s.clockMS) == 0 {
+	if !ok {
 		return s.lost(r.GetName(), r.GetToken())
 	}
-	if l.Principal != r.Principal {
+	h := l.holder(r.Token)
+	if h == nil || h.ExpiresInMS(s.clockMS) == 0 {
+		return s.lost(r.GetName(), r.GetToken())
+	}
+	if h.Principal != r.Principal {
 		return &fsmpb.Outcome{Code: fsmpb.Code_CODE_FORBIDDEN, Name: l.Name}
 	}
-	next := *l
+	next := *h
 	if r.TtlMs != 0 {
 		next.TTLMS = r.TtlMs
 	}
-	next.DeadlineMS = max(l.DeadlineMS, s.clockMS+next.TTLMS) // never shortened (P7)
+	next.DeadlineMS = max(h.DeadlineMS, s.clockMS+next.TTLMS) // never shortened (P7)
 	next.Renewals++
-	s.setLease(l.Name, &next)
+	s.setLease(l.Name, l.replacing(&next))
 	s.totals.Renewals++
+	s.event(Event{
+		Kind: EventRenewed, Name: l.Name, Holder: h.Holder, Token: h.Token,
+		PreviousHolder: h.Holder, PreviousToken: h.Token, TTLMS: next.TTLMS,
+	})
 	return &fsmpb.Outcome{
-		Name: l.Name, Token: l.Token, TtlMs: next.TTLMS, ExpiresInMs: next.DeadlineMS - s.clockMS,
+		Name: l.Name, Token: h.Token, TtlMs: next.TTLMS, ExpiresInMs: next.DeadlineMS - s.clockMS,
 	}
 }
 
-// release frees a lease. A token that holds nothing any more is no error: the
-// caller wanted it gone, and it is.
+// release frees a lease and lets the head of its queue in. A token that holds
+// nothing any more is no error: the caller wanted it gone, and it is.
 func (s *State) release(c *fsmpb.Release) *fsmpb.Outcome {
 	if !nameOK(c.Name) {
 		return invalid("name")
@@ -121,46 +182,68 @@ func (s *State) release(c *fsmpb.Release) *fsmpb.Outcome {
 	if c.Token == 0 {
 		return invalid("token")
 	}
-	s.endIfDue(c.Name)
-	if o := s.repeated(c.Principal, c.Request); o != nil {
+	s.endDue(c.Name)
+	defer s.grantHead(c.Name)
+	if o, _ := s.repeated(c.Principal, c.Request); o != nil {
 		return o
 	}
 	o := &fsmpb.Outcome{Name: c.Name, Token: c.Token}
-	if l, ok := s.leases.Get(c.Name); ok && l.Live && l.Token == c.Token {
-		if l.Principal != c.Principal {
+	if l, ok := s.leases.Get(c.Name); ok {
+		if h := l.holder(c.Token); h != nil && h.Principal != c.Principal {
 			return &fsmpb.Outcome{Code: fsmpb.Code_CODE_FORBIDDEN, Name: c.Name}
+		} else if h != nil {
+			s.end(l, h, fsmpb.Reason_REASON_RELEASED, s.clockMS)
+			o.Released = true
 		}
-		s.end(l, fsmpb.Reason_REASON_RELEASED, s.clockMS)
-		o.Released = true
 	}
 	s.remember(c.Principal, c.Request, o, false)
 	return o
 }
 
-// endIfDue ends the lease of that name as expired if its time is up.
-func (s *State) endIfDue(name string) {
-	if l, ok := s.leases.Get(name); ok && l.Live && l.DeadlineMS <= s.clockMS {
-		s.end(l, fsmpb.Reason_REASON_EXPIRED, l.DeadlineMS)
+// endDue ends what is over of the name: holders, as expired, and then a grace.
+func (s *State) endDue(name string) {
+	l, ok := s.leases.Get(name)
+	if !ok {
+		return
+	}
+	for h := l.First(); h != nil && h.DeadlineMS <= s.clockMS; h = l.First() {
+		l = s.end(l, h, fsmpb.Reason_REASON_EXPIRED, h.DeadlineMS)
+	}
+	s.endGrace(l)
+}
+
+func (s *State) endGrace(l *Lease) {
+	if l.GraceUntilMS != 0 && l.GraceUntilMS <= s.clockMS {
+		next := *l
+		next.GraceUntilMS = 0
+		s.setLease(l.Name, &next)
 	}
 }
 
-// end moves a live lease to the ended ones, where its token stays on record.
+// end takes a holder from its lease. Under one slot its token stays on record.
 // atMS is the cluster time at which it ended.
-func (s *State) end(l *Lease, why fsmpb.Reason, atMS uint64) {
-	ended := *l
-	ended.Live, ended.Ended, ended.GoneMS = false, why, atMS+KeepEndedMS
-	s.setLease(l.Name, &ended)
-	if l.requestKey != "" {
-		s.finish(l.requestKey, atMS+KeepRequestMS)
+func (s *State) end(l *Lease, h *Holder, why fsmpb.Reason, atMS uint64) *Lease {
+	next := l.without(h, why, atMS+KeepEndedMS)
+	e := Event{
+		Kind: EventReleased, Name: l.Name, PreviousHolder: h.Holder, PreviousToken: h.Token, Reason: why,
+		Slots: l.Slots, Take: h.Take, QueueLength: s.QueueLength(l.Name),
 	}
-	e := Event{Kind: EventReleased, Name: l.Name, PreviousHolder: l.Holder, PreviousToken: l.Token, Reason: why}
 	if why == fsmpb.Reason_REASON_EXPIRED {
 		e.Kind = EventExpired
 		s.totals.Expirations++
+		if h.GraceMS > 0 {
+			next.GraceUntilMS = max(l.GraceUntilMS, atMS+h.GraceMS)
+			e.GraceMS = left(next.GraceUntilMS, s.clockMS)
+		}
 	} else {
 		s.totals.Releases++
 	}
+	s.setLease(l.Name, next)
+	if h.requestKey != "" {
+		s.finish(h.requestKey, h.Token, atMS+KeepRequestMS)
+	}
 	s.event(e)
+	return next
 }
 
 // lost says why a token no longer holds the lease.
@@ -170,13 +253,13 @@ func (s *State) lost(name string, token uint64) *fsmpb.Outcome {
 	if !ok {
 		return o
 	}
-	o.LastToken = l.Token
+	o.LastToken = l.LastToken
 	switch {
-	case l.Token == token && l.Live:
+	case l.holder(token) != nil:
 		o.Reason = fsmpb.Reason_REASON_EXPIRED
-	case l.Token == token:
-		o.Reason = l.Ended
-	case l.Token > token:
+	case l.former != nil && l.former.Token == token:
+		o.Reason = l.ended
+	case l.Slots == 1 && l.LastToken > token:
 		o.Reason = fsmpb.Reason_REASON_SUPERSEDED
 	}
 	return o

@@ -20,17 +20,15 @@ func (m *model) write(c *fsmpb.Write) *fsmpb.Outcome {
 			Kind: EventRefused, Index: m.index, Name: o.Key, Principal: c.Principal,
 			Token: c.Token, Watermark: o.Watermark, Reason: o.Reason,
 		}
-		for _, l := range m.leases { // at most one has the token
-			if l.token == c.Token && c.Token > m.floor && m.onRecord(l) {
-				e.Holder = l.holder
-			}
+		if _, h := m.onRecord(c.Token); h != nil {
+			e.Holder = h.holder
 		}
 		m.events = append(m.events, e)
 	}
 	if o == nil {
 		o = m.change(c)
 	}
-	if o.Code != fsmpb.Code_CODE_FORBIDDEN {
+	if o.Code != fsmpb.Code_CODE_FORBIDDEN && o.Code != fsmpb.Code_CODE_INVALID_REQUEST {
 		m.remember(id, c.Request, o, m.clock+KeepRequestMS)
 	}
 	return o
@@ -90,32 +88,30 @@ func (m *model) check(c *fsmpb.Write) (o *fsmpb.Outcome, count *uint64) {
 		return o, &m.totals.NotIssued
 	}
 	// 2. on record, the writer's, of the lease that it names
-	var l *modelLease
-	for _, one := range m.leases {
-		if one.token == c.Token && c.Token > m.floor && m.onRecord(one) {
-			l = one
-		}
-	}
-	if l == nil {
-		if named := m.leases[c.Lease]; named != nil && named.token > c.Token {
+	l, h := m.onRecord(c.Token)
+	if h == nil {
+		if named := m.leases[c.Lease]; named != nil && named.last > c.Token {
 			return refused(0, fsmpb.Reason_REASON_NEWER_ISSUED), &m.totals.NewerIssued
 		}
 		return refused(0, fsmpb.Reason_REASON_NOT_ON_RECORD), &m.totals.NotOnRecord
 	}
-	if l.principal != c.Principal {
+	if h.principal != c.Principal {
 		return &fsmpb.Outcome{Code: fsmpb.Code_CODE_FORBIDDEN}, nil
 	}
 	if c.Lease != "" && c.Lease != l.name {
 		return refused(0, fsmpb.Reason_REASON_WRONG_LEASE), &m.totals.WrongLease
 	}
+	if l.slots > 1 && c.Guard != fsmpb.Guard_GUARD_HELD {
+		return modelInvalid("guard"), nil
+	}
 	// 3. at or above the watermark of every key
 	for i, op := range c.Ops {
-		if c.Token < m.key(op.Key).watermark {
+		if m.compared(l, h) < m.key(op.Key).watermark {
 			return refused(i, fsmpb.Reason_REASON_BELOW_WATERMARK), &m.totals.BelowWatermark
 		}
 	}
 	// 4. live, if the guard is held
-	if c.Guard == fsmpb.Guard_GUARD_HELD && m.left(l) == 0 {
+	if c.Guard == fsmpb.Guard_GUARD_HELD && (l.holder(c.Token) == nil || h.deadline <= m.clock) {
 		return refused(0, fsmpb.Reason_REASON_NOT_HELD), &m.totals.NotHeld
 	}
 	// 5. every version
@@ -129,13 +125,41 @@ func (m *model) check(c *fsmpb.Write) (o *fsmpb.Outcome, count *uint64) {
 	return nil, nil
 }
 
+// onRecord: live, or of a lease with one slot the newest, if it is over for
+// less than ten minutes; and above the floor.
+func (m *model) onRecord(token uint64) (*modelLease, *modelHolder) {
+	for _, l := range m.leases {
+		h, over := l.holder(token), uint64(0)
+		if h != nil {
+			over = h.deadline
+		} else if l.slots == 1 && !l.held() && l.gone.token == token {
+			h, over = l.gone, l.endedAt
+		}
+		if h != nil && token > m.floor && (l.slots > 1 || m.clock < over+KeepEndedMS) {
+			return l, h
+		}
+	}
+	return nil, nil
+}
+
+// compared is the number that a write of this holder is compared by, and
+// leaves: of a shared lease the oldest live token.
+func (m *model) compared(l *modelLease, h *modelHolder) uint64 {
+	if oldest := m.oldest(l); l.slots > 1 && oldest != 0 {
+		return oldest
+	}
+	return h.token
+}
+
 // change does what was asked, after every check.
 func (m *model) change(c *fsmpb.Write) *fsmpb.Outcome {
+	l, h := m.onRecord(c.Token)
+	fence := m.compared(l, h)
 	o := &fsmpb.Outcome{Token: c.Token, Version: m.index}
 	for _, op := range c.Ops {
 		old := m.key(op.Key)
 		next, done := old, &fsmpb.OpOutcome{Kind: op.Kind, Key: op.Key}
-		e := Event{Index: m.index, Name: op.Key, Token: c.Token, Watermark: c.Token, PreviousToken: old.token}
+		e := Event{Index: m.index, Name: op.Key, Holder: h.holder, Token: c.Token, Watermark: fence, PreviousToken: old.token}
 		switch op.Kind {
 		case fsmpb.WriteOp_KIND_PUT:
 			next = modelKey{
@@ -150,7 +174,8 @@ func (m *model) change(c *fsmpb.Write) *fsmpb.Outcome {
 			e.Kind = EventFenced
 		}
 		if op.Kind != fsmpb.WriteOp_KIND_CHECK {
-			next.watermark = c.Token
+			next.watermark = fence
+			e.Version = next.version
 			m.keys[op.Key] = &next
 			m.events = append(m.events, e)
 		}
@@ -170,24 +195,37 @@ func (m *model) seen(principal string, r *fsmpb.Request) (id *modelID, seen *mod
 	if seen == nil {
 		return id, nil, false
 	}
-	if seen.digest != string(r.Digest) {
+	if seen.digest != string(r.Digest) && !seen.anyDigest {
 		return id, nil, true
 	}
 	seen.attempt++
 	return id, seen, false
 }
 
-// remember keeps a final outcome until goneAt, that of a grant (0) as long as
-// its lease, and either for 30 s only if the server made the key.
+// remember keeps what the entry decided about a new request until goneAt; for a
+// grant or a waiter (0) as long as the lease and the wait last. If the server
+// made the key, 30 s from when the outcome is final.
 func (m *model) remember(id *modelID, r *fsmpb.Request, o *fsmpb.Outcome, goneAt uint64) {
 	if id == nil {
 		return
 	}
-	if r.ServerMade {
+	if r.ServerMade && o.Code != fsmpb.Code_CODE_QUEUED {
 		goneAt = m.clock + KeepServerMadeMS
 	}
-	o.Index = m.index
-	m.requests[*id] = &modelRequest{digest: string(r.Digest), attempt: 1, outcome: o, goneAt: goneAt}
+	o.Index, o.Attempt = m.index, 1
+	m.requests[*id] = &modelRequest{
+		digest: string(r.Digest), serverMade: r.ServerMade, attempt: 1, outcome: o, goneAt: goneAt,
+	}
+}
+
+// decide gives a request that is remembered another outcome.
+func (m *model) decide(id modelID, o *fsmpb.Outcome, goneAt uint64) {
+	r := m.requests[id]
+	r.outcome, r.goneAt = o, goneAt
+	if r.serverMade {
+		r.goneAt = m.clock + KeepServerMadeMS
+	}
+	o.Index, o.Attempt = m.index, r.attempt
 }
 
 func (m *model) setNode(c *fsmpb.SetNode) *fsmpb.Outcome {

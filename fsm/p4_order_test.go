@@ -132,14 +132,21 @@ func wrongWrite(t *testing.T, wrong int) (*State, *fsmpb.Write) {
 	return s, w
 }
 
-// contents is all that a refused write must leave alone: everything but the
-// index, the clock and the counts of refusals.
+// contents is all that a refused entry must leave alone: everything but the
+// index, the clock, the counts of refusals and what is remembered of requests;
+// and a grace that is over, whose end makes no event.
 func contents(s *State) string {
 	out := fmt.Sprintf("floor %d last %d\n", s.Floor(), s.LastToken())
 	leases, _ := s.Leases("", "", s.leases.Len())
 	for _, l := range leases {
-		out += fmt.Sprintf("lease %+v\n", *l)
+		r := l.record()
+		r.GraceUntilMs = 0
+		out += fmt.Sprintln("lease", r)
 	}
+	s.AllWaiters(func(w *Waiter) bool {
+		out += fmt.Sprintln("waiter", w.record())
+		return true
+	})
 	s.keys.Scan(func(_ string, k *Key) bool {
 		out += fmt.Sprintf("key %+v\n", *k)
 		return true

@@ -11,7 +11,8 @@ import (
 
 // A scriptRun is the state that a script works on, and the leader's side of it.
 //
-//	acquire NAME holder= ttl= [principal= meta=k:v key= server]
+//	acquire NAME holder= ttl= [wait= slots= take= grace= principal= meta=k:v key= server]
+//	cancel NAME key= [attempt= principal= server]     of the acquire that had that key
 //	renew NAME token= [ttl= principal=]     or "renew" and lines NAME token= …
 //	release NAME token= [principal= key=]
 //	put|delete|fence|check KEY token= [value= type= guard=held lease= if-version= principal= key= server]
@@ -21,11 +22,12 @@ import (
 //	term 2         Raft's term from here on
 //	skip 5         Raft uses five indexes for itself
 //	snapshot       goes on with a state restored from a snapshot of this one
-//	lease NAME, key KEY, state, totals, requests    print
+//	show renewed   prints renewed events from here on
+//	lease NAME, waiters NAME, key KEY, state, totals, requests    print
 //
 // Any command that makes an entry takes read-term=, the term of its reading,
-// where that is not the entry's. as=A names the token that an acquire was
-// granted, or the version that a write made; a number may then be A, or A+1.
+// where that is not the entry's. as=A names the token that the entry granted,
+// or the version that a write made; a number may then be A, or A+1.
 // "next" is the index of the entry itself.
 type scriptRun struct {
 	t     *testing.T
@@ -35,10 +37,11 @@ type scriptRun struct {
 	term  uint64
 	next  uint64
 	names map[string]uint64 // by as=
+	shown map[EventKind]bool
 }
 
 func newScriptRun(t *testing.T) *scriptRun {
-	return &scriptRun{t: t, s: New(), term: 1, next: 1, names: map[string]uint64{}}
+	return &scriptRun{t: t, s: New(), term: 1, next: 1, names: map[string]uint64{}, shown: map[EventKind]bool{}}
 }
 
 // command runs one command and returns what it prints.
@@ -69,15 +72,28 @@ func (r *scriptRun) command(line string, below []string) []string {
 	}
 	r.next++
 	if as != "" {
-		if r.names[as] = o.Token; c.GetWrite() != nil {
-			r.names[as] = o.Version
-		}
+		r.names[as] = named(c, o, events)
 	}
 	out := printOutcome(c, o)
 	for _, e := range events {
-		out = append(out, "  "+printEvent(e))
+		if e.Kind != EventRenewed || r.shown[e.Kind] {
+			out = append(out, "  "+printEvent(e))
+		}
 	}
 	return out
+}
+
+// named is the number that as= gives a name to.
+func named(c *fsmpb.Command, o *fsmpb.Outcome, events []Event) uint64 {
+	if c.GetWrite() != nil {
+		return o.Version
+	}
+	for _, e := range events {
+		if e.Kind == EventGranted {
+			return e.Token
+		}
+	}
+	return o.Token
 }
 
 func (r *scriptRun) allUsed(l *scriptLine) {
@@ -95,6 +111,7 @@ func (r *scriptRun) entry(l *scriptLine, below []string) *fsmpb.Command {
 	case "acquire":
 		a := &fsmpb.Acquire{
 			Name: l.name, Holder: l.arg("holder"), Principal: principal, TtlMs: l.ms("ttl"), Request: l.request(nil),
+			WaitMs: l.ms("wait"), Slots: l.num("slots"), Take: l.num("take"), GraceMs: l.ms("grace"),
 		}
 		if k, v, ok := strings.Cut(l.arg("meta"), ":"); ok {
 			a.Metadata = []*fsmpb.Pair{{Key: k, Value: v}}
@@ -121,6 +138,10 @@ func (r *scriptRun) entry(l *scriptLine, below []string) *fsmpb.Command {
 	case "release":
 		return &fsmpb.Command{Op: &fsmpb.Command_Release{Release: &fsmpb.Release{
 			Name: l.name, Token: l.num("token"), Principal: principal, Request: l.request(nil),
+		}}}
+	case "cancel":
+		return &fsmpb.Command{Op: &fsmpb.Command_Cancel{Cancel: &fsmpb.Cancel{
+			Name: l.name, Principal: principal, Request: l.request(nil), Attempt: l.num("attempt"),
 		}}}
 	case "put", "delete", "fence", "check", "txn":
 		return r.write(l, below, principal)
@@ -195,8 +216,12 @@ func (r *scriptRun) look(l *scriptLine) (lines []string, ok bool) {
 			l.fail("restored state has digest %x, want %x", got, want)
 		}
 		r.s = restored
+	case "show":
+		r.shown[EventKind(l.name)] = true
 	case "lease":
-		return []string{printLease(r.s, l.name)}, true
+		return printLease(r.s, l.name), true
+	case "waiters":
+		return printWaiters(r.s, l.name), true
 	case "key":
 		return []string{printKey(r.s, l.name)}, true
 	case "state":

@@ -83,14 +83,18 @@ func parseMS(l *scriptLine, s string) uint64 {
 }
 
 // request is what the edge makes of an Idempotency-Key: the digest is of
-// everything that was asked but the key.
+// everything that was asked but the key, and how long to wait. A cancel has the
+// key and the path of its acquire, and no digest.
 func (l *scriptLine) request(below []string) *fsmpb.Request {
 	if !l.has("key") {
 		return nil
 	}
-	asked := []string{}
+	if l.verb == "cancel" {
+		return &fsmpb.Request{Key: l.arg("key"), Path: "acquire " + l.name, ServerMade: l.has("server")}
+	}
+	asked, unasked := []string{}, []string{"key", "server", "principal", "read-term", "as", "wait"}
 	for _, name := range slices.Sorted(maps.Keys(l.args)) {
-		if name != "key" && name != "server" && name != "principal" && name != "read-term" && name != "as" {
+		if !slices.Contains(unasked, name) {
 			asked = append(asked, name+"="+l.args[name])
 		}
 	}

@@ -31,6 +31,13 @@ func (p *printer) ms(name string, v uint64) {
 	}
 }
 
+// not prints a number that is neither zero nor the usual one.
+func (p *printer) not(usual uint64, name string, v uint64) {
+	if v != usual {
+		p.num(name, v)
+	}
+}
+
 func (p *printer) String() string { return strings.Join(p.words, " ") }
 
 func codeName(c fsmpb.Code) string {
@@ -49,6 +56,9 @@ func printOutcome(c *fsmpb.Command, o *fsmpb.Outcome) []string {
 	lines := []string{fmt.Sprintf("%d: %s", o.Index, outcomeWords(o))}
 	if c.GetRelease() != nil && o.Code == fsmpb.Code_CODE_OK {
 		lines[0] += fmt.Sprintf(" released=%v", o.Released)
+	}
+	if c.GetCancel() != nil && o.Code == fsmpb.Code_CODE_OK {
+		lines[0] += fmt.Sprintf(" cancelled=%v", o.Cancelled)
 	}
 	for _, one := range o.Renewals {
 		lines = append(lines, "  "+outcomeWords(one))
@@ -75,10 +85,17 @@ func outcomeWords(o *fsmpb.Outcome) string {
 	p.str("name", o.Name)
 	p.str("holder", o.Holder)
 	p.num("token", o.Token)
+	p.num("ticket", o.Ticket)
 	p.num("last", o.LastToken)
 	p.num("previous", o.PreviousToken)
+	p.not(o.Token, "oldest", o.OldestToken)
+	p.not(1, "slots", o.Slots)
+	p.not(1, "take", o.Take)
 	p.ms("ttl", o.TtlMs)
 	p.ms("left", o.ExpiresInMs)
+	p.ms("grace", o.GraceMs)
+	p.num("queue", o.QueueLength)
+	p.not(1, "attempt", o.Attempt)
 	for _, m := range o.Metadata {
 		p.str("meta", m.Key+":"+m.Value)
 	}
@@ -94,34 +111,89 @@ func printEvent(e Event) string {
 	p.word(string(e.Kind))
 	p.word(e.Name)
 	p.num("token", e.Token)
+	p.num("ticket", e.Ticket)
 	p.str("holder", e.Holder)
 	p.num("previous", e.PreviousToken)
 	p.str("from", e.PreviousHolder)
+	p.not(1, "slots", e.Slots)
+	p.not(1, "take", e.Take)
 	p.num("watermark", e.Watermark)
 	p.str("reason", reasonName(e.Reason))
+	p.ms("grace", e.GraceMS)
+	p.num("queue", uint64(e.QueueLength))
+	if e.Decided != nil {
+		key, _, _ := strings.Cut(e.Decided.RequestKey, "\x00")
+		p.word("decides " + key + ": " + codeName(e.Decided.Outcome.Code))
+	}
 	return p.String()
 }
 
-func printLease(s *State, name string) string {
+// printLease prints a name, and the holders below it where there can be several.
+func printLease(s *State, name string) []string {
 	l, ok := s.Lease(name)
 	if !ok {
-		return name + ": not on record"
+		return []string{name + ": not on record"}
 	}
-	p := &printer{}
-	if l.Live {
+	p, one := &printer{}, l.former
+	if l.Live() {
 		p.word(name + ": live")
+		one = l.Holders[0]
 	} else {
-		p.word(name + ": " + reasonName(l.Ended))
+		p.word(name + ": " + reasonName(l.ended))
 	}
-	p.str("holder", l.Holder)
-	p.str("principal", l.Principal)
-	p.num("token", l.Token)
-	p.num("previous", l.Previous)
-	p.ms("ttl", l.TTLMS)
-	p.ms("left", l.ExpiresInMS(s.ClockMS()))
-	p.ms("gone-at", l.GoneMS)
-	p.num("renewals", l.Renewals)
-	return p.String()
+	if l.Slots == 1 {
+		p.holder(s, one, l.Live())
+	} else {
+		p.num("slots", l.Slots)
+		p.num("used", l.Used())
+		p.num("last", l.LastToken)
+	}
+	if !l.Live() {
+		p.ms("gone-at", l.goneMS)
+	}
+	p.ms("grace", left(l.GraceUntilMS, s.ClockMS()))
+	p.num("queue", uint64(s.QueueLength(name)))
+	if l.Slots == 1 {
+		p.num("renewals", one.Renewals)
+		return []string{p.String()}
+	}
+	lines := []string{p.String()}
+	for _, h := range l.Holders {
+		p := &printer{}
+		p.holder(s, h, true)
+		p.num("renewals", h.Renewals)
+		lines = append(lines, "  "+p.String())
+	}
+	return lines
+}
+
+func (p *printer) holder(s *State, h *Holder, live bool) {
+	p.str("holder", h.Holder)
+	p.str("principal", h.Principal)
+	p.num("token", h.Token)
+	p.num("previous", h.Previous)
+	p.not(1, "take", h.Take)
+	p.ms("ttl", h.TTLMS)
+	if h.DeadlineMS > s.ClockMS() && live {
+		p.ms("left", h.DeadlineMS-s.ClockMS())
+	}
+}
+
+func printWaiters(s *State, name string) (lines []string) {
+	for _, w := range s.Waiters(name, 100) {
+		p := &printer{}
+		p.word(fmt.Sprintf("%d:", w.Ticket))
+		p.str("holder", w.Acquire.Holder)
+		p.not(1, "slots", w.Acquire.Slots)
+		p.not(1, "take", w.Acquire.Take)
+		p.word(fmt.Sprintf("left=%v", time.Duration(left(w.UntilMS, s.ClockMS()))*time.Millisecond))
+		p.str("key", w.Acquire.Request.Key)
+		lines = append(lines, p.String())
+	}
+	if lines == nil {
+		return []string{"nobody waits"}
+	}
+	return lines
 }
 
 func printKey(s *State, key string) string {
@@ -150,6 +222,8 @@ func printState(s *State) string {
 	p.str("cluster", s.ClusterID())
 	c := s.Counts()
 	p.word(fmt.Sprintf("leases=%d held=%d keys=%d records=%d requests=%d", c.Leases, c.Held, c.Keys, c.Records, c.Requests))
+	p.num("waiters", uint64(c.Waiters))
+	p.num("ready", uint64(s.Ready()))
 	for _, n := range s.Nodes() {
 		p.str("node", n.Name+"/"+n.Id)
 	}

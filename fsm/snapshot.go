@@ -42,8 +42,9 @@ type Snapshot struct{ s *State }
 func (s *State) Snapshot() *Snapshot {
 	c := *s
 	c.leases, c.keys = s.leases.Copy(), s.keys.Copy()
-	c.requests, c.nodes = s.requests.Copy(), s.nodes.Copy()
-	c.tokens, c.expiries, c.removals, c.tombstones, c.events = nil, nil, nil, nil, nil
+	c.waiters, c.requests, c.nodes = s.waiters.Copy(), s.requests.Copy(), s.nodes.Copy()
+	c.tokens, c.expiries, c.removals, c.tombstones = nil, nil, nil, nil
+	c.queues, c.ready, c.events, c.touched = nil, nil, nil, nil
 	return &Snapshot{&c}
 }
 
@@ -62,6 +63,9 @@ func (p *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	})
 	s.leases.Scan(func(_ string, l *Lease) bool {
 		return out.record(&fsmpb.Record{Record: &fsmpb.Record_Lease{Lease: l.record()}})
+	})
+	s.waiters.Scan(func(w *Waiter) bool {
+		return out.record(&fsmpb.Record{Record: &fsmpb.Record_Waiter{Waiter: w.record()}})
 	})
 	s.keys.Scan(func(_ string, k *Key) bool {
 		return out.record(&fsmpb.Record{Record: &fsmpb.Record_Key{Key: k.record()}})
@@ -191,6 +195,7 @@ func (r *snapshotReader) state() (*State, error) {
 	if trailer == nil || trailer.Records != records || records == 0 {
 		return nil, bad("it is not complete")
 	}
+	s.settle()
 	if trailer.Digest != s.Digest() {
 		return nil, bad("the state built from it has another digest than the one it was written from")
 	}
@@ -262,7 +267,17 @@ func (s *State) load(rec *fsmpb.Record, first bool) error {
 	case *fsmpb.Record_Node:
 		s.putNode(r.Node.Name, r.Node)
 	case *fsmpb.Record_Lease:
-		s.setLease(r.Lease.Name, leaseOf(r.Lease))
+		l := leaseOf(r.Lease)
+		if !l.Live() && l.former == nil {
+			return bad("a lease that nobody has or had")
+		}
+		s.setLease(l.Name, l)
+	case *fsmpb.Record_Waiter:
+		w := &Waiter{Ticket: r.Waiter.Ticket, UntilMS: r.Waiter.UntilMs, Acquire: r.Waiter.Acquire}
+		if w.Acquire == nil || w.Acquire.Request == nil {
+			return bad("a waiter without a request")
+		}
+		s.setWaiter(w)
 	case *fsmpb.Record_Key:
 		s.setKey(r.Key.Key, keyOf(r.Key))
 	case *fsmpb.Record_Request:
@@ -307,19 +322,49 @@ func (s *State) header() *fsmpb.Header {
 }
 
 func (l *Lease) record() *fsmpb.LeaseRecord {
-	return &fsmpb.LeaseRecord{
-		Name: l.Name, Holder: l.Holder, Principal: l.Principal, Token: l.Token, PreviousToken: l.Previous,
-		Live: l.Live, Ended: l.Ended, TtlMs: l.TTLMS, DeadlineMs: l.DeadlineMS, GoneMs: l.GoneMS,
-		Renewals: l.Renewals, Metadata: l.Metadata, RequestKey: l.requestKey,
+	r := &fsmpb.LeaseRecord{
+		Name: l.Name, Slots: l.Slots, Ended: l.ended, GoneMs: l.goneMS, LastToken: l.LastToken, GraceUntilMs: l.GraceUntilMS,
 	}
+	for _, h := range l.Holders {
+		r.Holders = append(r.Holders, h.record())
+	}
+	if l.former != nil {
+		r.Former = l.former.record()
+	}
+	return r
 }
 
 func leaseOf(r *fsmpb.LeaseRecord) *Lease {
-	return &Lease{
-		Name: r.Name, Holder: r.Holder, Principal: r.Principal, Token: r.Token, Previous: r.PreviousToken,
-		Live: r.Live, Ended: r.Ended, TTLMS: r.TtlMs, DeadlineMS: r.DeadlineMs, GoneMS: r.GoneMs,
-		Renewals: r.Renewals, Metadata: r.Metadata, requestKey: r.RequestKey,
+	l := &Lease{
+		Name: r.Name, Slots: r.Slots, LastToken: r.LastToken, GraceUntilMS: r.GraceUntilMs,
+		ended: r.Ended, goneMS: r.GoneMs,
 	}
+	for _, h := range r.Holders {
+		l.Holders = append(l.Holders, holderOf(h))
+	}
+	if r.Former != nil {
+		l.former = holderOf(r.Former)
+		l.former.hash = l.former.digest(l.Name)
+	}
+	return l
+}
+
+func (h *Holder) record() *fsmpb.HolderRecord {
+	return &fsmpb.HolderRecord{
+		Holder: h.Holder, Principal: h.Principal, Token: h.Token, Take: h.Take, TtlMs: h.TTLMS, DeadlineMs: h.DeadlineMS,
+		GraceMs: h.GraceMS, Renewals: h.Renewals, PreviousToken: h.Previous, Metadata: h.Metadata, RequestKey: h.requestKey,
+	}
+}
+
+func holderOf(r *fsmpb.HolderRecord) *Holder {
+	return &Holder{
+		Holder: r.Holder, Principal: r.Principal, Token: r.Token, Take: r.Take, TTLMS: r.TtlMs, DeadlineMS: r.DeadlineMs,
+		GraceMS: r.GraceMs, Renewals: r.Renewals, Previous: r.PreviousToken, Metadata: r.Metadata, requestKey: r.RequestKey,
+	}
+}
+
+func (w *Waiter) record() *fsmpb.WaiterRecord {
+	return &fsmpb.WaiterRecord{Ticket: w.Ticket, UntilMs: w.UntilMS, Acquire: w.Acquire}
 }
 
 func (k *Key) record() *fsmpb.KeyRecord {

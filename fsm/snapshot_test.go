@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -29,7 +30,54 @@ func smallState(t testing.TB) *State {
 	mail := mustApply(t, s, 20, acquireOf("mail", "h", 1000)).Token
 	mustApply(t, s, 20, releaseOf("mail", mail))
 	mustApply(t, s, 20, writeOf(db, putOf("x", "value"), &fsmpb.WriteOp{Kind: fsmpb.WriteOp_KIND_FENCE, Key: "y"}))
+	// One that is shared, with a grace; one whose head can be granted; one that
+	// somebody waits for.
+	for _, key := range []string{"p1", "p2", "p3"} {
+		mustApply(t, s, 20, waitFor("pool", key, 3, 1))
+	}
+	short := waitFor("pool", "p4", 3, 3)
+	mustApply(t, s, 20, short)
+	short = waitFor("free", "f1", 1, 1)
+	short.GetAcquire().TtlMs = 10
+	mustApply(t, s, 20, short)
+	mustApply(t, s, 20, waitFor("free", "f2", 1, 1))
+	mustApply(t, s, 30, acquireOf("free", "h", 1000))
 	return s
+}
+
+// waitFor asks for some slots of a lease, and waits 100 ms if there are none.
+func waitFor(name, key string, slots, take uint64) *fsmpb.Command {
+	c := acquireOf(name, key, 1000)
+	a := c.GetAcquire()
+	a.Slots, a.Take, a.WaitMs, a.GraceMs = slots, take, 100, 5
+	a.Request = &fsmpb.Request{Key: key, Path: "acquire/" + name, Digest: []byte(key)}
+	return c
+}
+
+// TestP12_SnapshotKeepsTheQueue: a state that was restored goes on where the
+// other one does: who waits, who can be granted, who shares, what is in grace.
+func TestP12_SnapshotKeepsTheQueue(t *testing.T) {
+	s := smallState(t)
+	if c := s.Counts(); c.Waiters != 2 || s.Ready() != 0 || c.Held != 2 {
+		t.Fatalf("%+v, %d ready: not the state that the test is about", c, s.Ready())
+	}
+	if l, _ := s.Lease("free"); l.GraceUntilMS != 35 {
+		t.Fatalf("grace until %d, want one that runs", l.GraceUntilMS)
+	}
+	mustApply(t, s, 40, waitFor("free", "f3", 1, 1)) // ends the grace, and grants nobody
+	restored := throughSnapshot(t, s)
+	if s.Ready() != 1 || derived(s) != derived(restored) {
+		t.Fatalf("%d ready; indexes\n%s, restored\n%s", s.Ready(), derived(s), derived(restored))
+	}
+	for _, now := range []uint64{40, 60, 1000, 1020, 1021, 1030, 1040, 1045, 3000} {
+		a, b := applyEvents(t, s, now, advanceOf()), applyEvents(t, restored, now, advanceOf())
+		if !slices.EqualFunc(a, b, sameEvent) || s.Digest() != restored.Digest() {
+			t.Fatalf("at %d: %s, restored %s", now, eventsText(a), eventsText(b))
+		}
+	}
+	if c := s.Counts(); c.Waiters != 0 || c.Held != 0 || s.Totals().Grants != 7 {
+		t.Errorf("in the end %+v, %+v", c, s.Totals())
+	}
 }
 
 func snapshotBytes(t testing.TB, s *State) []byte {
@@ -149,17 +197,22 @@ func TestP14_SnapshotOfAnotherStructure(t *testing.T) {
 	unknown := fullRecords()[1]
 	unknown.GetNode().ProtoReflect().SetUnknown([]byte{0xf8, 0x7f, 1})
 	cases := map[string][]*fsmpb.Record{
-		"nothing":               {},
-		"no trailer":            {header, node},
-		"no header":             {node, trailer(1, 0)},
-		"only a trailer":        {trailer(0, New().Digest())},
-		"two headers":           {header, header, trailer(2, digestOf(t, records[:1]))},
-		"wrong count":           {header, node, trailer(1, digestOf(t, records[:2]))},
-		"wrong digest":          {header, node, trailer(2, 1)},
-		"two trailers":          {header, node, trailer(2, digestOf(t, records[:2])), trailer(2, digestOf(t, records[:2]))},
-		"records after trailer": {header, trailer(1, digestOf(t, records[:1])), node},
-		"newer format":          {newer, trailer(1, digestOf(t, records[:1]))},
-		"unknown field":         {header, unknown, trailer(2, digestOf(t, records[:2]))},
+		"nothing":                {},
+		"no trailer":             {header, node},
+		"no header":              {node, trailer(1, 0)},
+		"only a trailer":         {trailer(0, New().Digest())},
+		"two headers":            {header, header, trailer(2, digestOf(t, records[:1]))},
+		"wrong count":            {header, node, trailer(1, digestOf(t, records[:2]))},
+		"wrong digest":           {header, node, trailer(2, 1)},
+		"two trailers":           {header, node, trailer(2, digestOf(t, records[:2])), trailer(2, digestOf(t, records[:2]))},
+		"records after trailer":  {header, trailer(1, digestOf(t, records[:1])), node},
+		"newer format":           {newer, trailer(1, digestOf(t, records[:1]))},
+		"unknown field":          {header, unknown, trailer(2, digestOf(t, records[:2]))},
+		"waiter without acquire": {header, {Record: &fsmpb.Record_Waiter{Waiter: &fsmpb.WaiterRecord{Ticket: 1}}}, trailer(2, 0)},
+		"waiter without request": {header, {Record: &fsmpb.Record_Waiter{Waiter: &fsmpb.WaiterRecord{
+			Ticket: 1, Acquire: &fsmpb.Acquire{Name: "n", Holder: "h", TtlMs: 1},
+		}}}, trailer(2, 0)},
+		"lease without holders": {header, {Record: &fsmpb.Record_Lease{Lease: &fsmpb.LeaseRecord{Name: "n", Slots: 1}}}, trailer(2, 0)},
 		"request without id":    {header, {Record: &fsmpb.Record_Request{Request: &fsmpb.RequestRecord{Principal: "p"}}}, trailer(2, 0)},
 	}
 	for name, c := range cases {
@@ -179,6 +232,7 @@ func TestSnapshotWhileApplying(t *testing.T) {
 		switch i % 4 {
 		case 0:
 			token = mustApply(t, s, now, acquireOf(fmt.Sprint("lease/", i%97), "h", 10_000)).Token
+			mustApply(t, s, now, waitFor(fmt.Sprint("pool/", i%13), fmt.Sprint("w", i), 3, 1+uint64(i/4%3)))
 		case 1:
 			mustApply(t, s, now, writeOf(max(token, 1), putOf(fmt.Sprint("key/", i%203), fmt.Sprint(i))))
 		case 2:

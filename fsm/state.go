@@ -15,78 +15,24 @@ const (
 	KeepServerMadeMS = 30 * 1000      // a request whose key the server made
 )
 
-// keyOverheadBytes is what a key counts against the data quota beside its name
-// and value: the record and its place in the trees.
-const keyOverheadBytes = 64
-
-// A Lease is live, or ended and kept on record. It is never changed once it is
-// in a State; a change replaces it.
-type Lease struct {
-	Name      string
-	Holder    string
-	Principal string
-	Token     uint64
-	Previous  uint64 // the token on record for this name before; 0: none
-	Live      bool
-	Ended     fsmpb.Reason // why it ended, if it is not live
-	TTLMS     uint64
-	// DeadlineMS is the cluster time at which a live lease is over.
-	DeadlineMS uint64
-	// GoneMS is the cluster time at which an ended lease leaves the record.
-	GoneMS   uint64
-	Renewals uint64
-	Metadata []*fsmpb.Pair // sorted by key
-	// requestKey finds the remembered request that acquired it; "": none.
-	requestKey string
-	hash       uint64
-}
-
-// ExpiresInMS is what is left of the lease at a cluster time; 0 if it is over.
-func (l *Lease) ExpiresInMS(clockMS uint64) uint64 {
-	if !l.Live || l.DeadlineMS <= clockMS {
-		return 0
-	}
-	return l.DeadlineMS - clockMS
-}
-
-// onRecord says whether the lease's token may still write under guard latest.
-func (l *Lease) onRecord(clockMS uint64) bool {
-	if l.Live {
-		return clockMS < l.DeadlineMS+KeepEndedMS
-	}
-	return clockMS < l.GoneMS
-}
-
-// A Key is a guarded key: a value and a watermark, or only a watermark. It is
-// never changed once it is in a State.
-type Key struct {
-	Key         string
-	Present     bool // false: deleted or only fenced
-	Value       []byte
-	ContentType string
-	Version     uint64 // index of the write that put the value; 0 without a value
-	Token       uint64 // that put the value
-	Watermark   uint64
-	hash        uint64
-}
-
-func (k *Key) bytes() uint64 {
-	return uint64(len(k.Key)+len(k.Value)+len(k.ContentType)) + keyOverheadBytes
-}
-
 // due is an item of the trees that are ordered by a number.
 type due struct {
-	at  uint64
-	of  dueKind
-	key string
+	at    uint64
+	of    dueKind
+	key   string
+	token uint64 // of the holder, ticket of the waiter
 }
 
 type dueKind uint8
 
 const (
-	dueLease dueKind = iota
-	dueRequest
-	dueTombstone
+	dueHolder    dueKind = iota // its time is over
+	dueGrace                    // the same
+	dueWait                     // the same
+	dueLease                    // a name leaves the record
+	dueRequest                  // a request does
+	dueTombstone                // a watermark may go
+	dueGrant                    // the head of a queue can be granted
 )
 
 func dueBefore(a, b due) bool {
@@ -96,7 +42,10 @@ func dueBefore(a, b due) bool {
 	if a.of != b.of {
 		return a.of < b.of
 	}
-	return a.key < b.key
+	if a.key != b.key {
+		return a.key < b.key
+	}
+	return a.token < b.token
 }
 
 func newDueTree() *btree.BTreeG[due] {
@@ -115,19 +64,24 @@ type State struct {
 
 	leases   *btree.Map[string, *Lease]
 	keys     *btree.Map[string, *Key]
+	waiters  *btree.BTreeG[*Waiter] // by name and ticket
 	requests *btree.Map[string, *request]
 	nodes    *btree.Map[string, *fsmpb.Node]
 
 	// Derived from the above, and rebuilt when a snapshot is read.
 	tokens     *btree.Map[uint64, string] // on record, with the lease's name
-	expiries   *btree.BTreeG[due]         // deadlines of live leases
+	expiries   *btree.BTreeG[due]         // deadlines of holders, graces and waits
 	removals   *btree.BTreeG[due]         // when ended leases and requests leave
 	tombstones *btree.BTreeG[due]         // watermarks of keys without a value
+	queues     *btree.Map[string, queue]  // of the names that somebody waits for
+	ready      *btree.BTreeG[due]         // heads that can be granted, by ticket
 	held       int
 	dataBytes  uint64
 	sum        uint64 // of the hashes of all records; see digest.go
 
-	events []Event // of the entry being applied
+	// Of the entry being applied.
+	events  []Event
+	touched []string // names with a queue that it changed
 }
 
 // New is the state before the first entry.
@@ -135,12 +89,15 @@ func New() *State {
 	return &State{
 		leases:     btree.NewMap[string, *Lease](0),
 		keys:       btree.NewMap[string, *Key](0),
+		waiters:    newWaiterTree(),
 		requests:   btree.NewMap[string, *request](0),
 		nodes:      btree.NewMap[string, *fsmpb.Node](0),
 		tokens:     btree.NewMap[uint64, string](0),
 		expiries:   newDueTree(),
 		removals:   newDueTree(),
 		tombstones: newDueTree(),
+		queues:     btree.NewMap[string, queue](0),
+		ready:      newDueTree(),
 	}
 }
 
@@ -155,6 +112,7 @@ type Totals struct {
 type Counts struct {
 	Leases    int // live and ended
 	Held      int // live
+	Waiters   int
 	Keys      int // with a value
 	Records   int // keys, also those with only a watermark
 	Requests  int // remembered
@@ -174,6 +132,7 @@ func (s *State) Counts() Counts {
 	return Counts{
 		Leases:    s.leases.Len(),
 		Held:      s.held,
+		Waiters:   s.waiters.Len(),
 		Keys:      s.keys.Len() - s.tombstones.Len(),
 		Records:   s.keys.Len(),
 		Requests:  s.requests.Len(),
@@ -240,27 +199,87 @@ func replace[T any](m *btree.Map[string, T], key string, v T, put bool) (old T, 
 // setLease is the only way a lease enters the state; it keeps every index of
 // it. Nil removes the name.
 func (s *State) setLease(name string, l *Lease) {
-	if old, ok := replace(s.leases, name, l, l != nil); ok {
-		s.sum -= old.hash
-		s.tokens.Delete(old.Token)
-		if old.Live {
-			s.held--
-			s.expiries.Delete(due{old.DeadlineMS, dueLease, name})
-		} else {
-			s.removals.Delete(due{old.GoneMS, dueLease, name})
-		}
-	}
-	if l == nil {
+	old, existed := replace(s.leases, name, l, l != nil)
+	if existed && l != nil && old.sameButHolders(l) { // a renewal: the commonest change
+		l.hash = old.hash
+		s.setHolders(name, old.Holders, l.Holders)
 		return
 	}
-	l.hash = l.digest()
+	var before, after []*Holder
+	if existed {
+		before = old.Holders
+		s.unlist(old)
+	}
+	if l != nil {
+		after = l.Holders
+	}
+	s.setHolders(name, before, after)
+	if l != nil {
+		l.hash = l.digest()
+		s.list(l)
+	}
+	s.touch(name)
+}
+
+// list puts a lease into the indexes, but for its holders.
+func (s *State) list(l *Lease) {
 	s.sum += l.hash
-	s.tokens.Set(l.Token, name)
-	if l.Live {
+	if l.GraceUntilMS != 0 {
+		s.expiries.Set(due{at: l.GraceUntilMS, of: dueGrace, key: l.Name})
+	}
+	if l.Live() {
 		s.held++
-		s.expiries.Set(due{l.DeadlineMS, dueLease, name})
 	} else {
-		s.removals.Set(due{l.GoneMS, dueLease, name})
+		s.removals.Set(due{at: l.goneMS, of: dueLease, key: l.Name})
+	}
+	if l.formerOnRecord() {
+		s.tokens.Set(l.former.Token, l.Name)
+	}
+}
+
+// unlist takes it out of them.
+func (s *State) unlist(l *Lease) {
+	s.sum -= l.hash
+	if l.GraceUntilMS != 0 {
+		s.expiries.Delete(due{at: l.GraceUntilMS, of: dueGrace, key: l.Name})
+	}
+	if l.Live() {
+		s.held--
+	} else {
+		s.removals.Delete(due{at: l.goneMS, of: dueLease, key: l.Name})
+	}
+	if l.formerOnRecord() {
+		s.tokens.Delete(l.former.Token)
+	}
+}
+
+// setHolders brings the indexes from one set of holders to another. Both are in
+// token order, and a holder that has not changed is the same one.
+func (s *State) setHolders(name string, before, after []*Holder) {
+	for len(before) > 0 || len(after) > 0 {
+		switch {
+		case len(after) > 0 && (len(before) == 0 || after[0].Token < before[0].Token):
+			h := after[0]
+			h.hash = h.digest(name)
+			s.sum += h.hash
+			s.tokens.Set(h.Token, name)
+			s.expiries.Set(due{h.DeadlineMS, dueHolder, name, h.Token})
+			after = after[1:]
+		case len(after) == 0 || before[0].Token < after[0].Token:
+			h := before[0]
+			s.sum -= h.hash
+			s.tokens.Delete(h.Token)
+			s.expiries.Delete(due{h.DeadlineMS, dueHolder, name, h.Token})
+			before = before[1:]
+		default:
+			if was, is := before[0], after[0]; was != is {
+				is.hash = is.digest(name)
+				s.sum += is.hash - was.hash
+				s.expiries.Delete(due{was.DeadlineMS, dueHolder, name, was.Token})
+				s.expiries.Set(due{is.DeadlineMS, dueHolder, name, is.Token})
+			}
+			before, after = before[1:], after[1:]
+		}
 	}
 }
 
@@ -271,7 +290,7 @@ func (s *State) setKey(key string, k *Key) {
 		s.sum -= old.hash
 		s.dataBytes -= old.bytes()
 		if !old.Present {
-			s.tombstones.Delete(due{old.Watermark, dueTombstone, key})
+			s.tombstones.Delete(due{at: old.Watermark, of: dueTombstone, key: key})
 		}
 	}
 	if k == nil {
@@ -281,7 +300,7 @@ func (s *State) setKey(key string, k *Key) {
 	s.sum += k.hash
 	s.dataBytes += k.bytes()
 	if !k.Present {
-		s.tombstones.Set(due{k.Watermark, dueTombstone, key})
+		s.tombstones.Set(due{at: k.Watermark, of: dueTombstone, key: key})
 	}
 }
 

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -82,5 +83,82 @@ func TestMembersAreCopied(t *testing.T) {
 	}
 	if got, ok := s.Node("n2"); ok {
 		t.Errorf("got member %v, want none", got)
+	}
+}
+
+// TestP12_WaitersAreListed: those of one name in ticket order, and no more than
+// asked for; and all of them.
+func TestP12_WaitersAreListed(t *testing.T) {
+	s := New()
+	for _, name := range []string{"b", "a", "a/b"} {
+		for i := range 4 { // the first one is granted
+			mustApply(t, s, 0, waitFor(name, fmt.Sprint(name, i), 1, 1))
+		}
+	}
+	all := 0
+	s.AllWaiters(func(*Waiter) bool { all++; return true })
+	if all != 9 || s.Counts().Waiters != 9 || s.QueueLength("a") != 3 || s.QueueLength("none") != 0 {
+		t.Errorf("%d wait, counted %d, %d of them for a", all, s.Counts().Waiters, s.QueueLength("a"))
+	}
+	for limit, want := range map[int]int{0: 0, 1: 1, 2: 2, 3: 3, 100: 3} {
+		ws := s.Waiters("a", limit)
+		if len(ws) != want {
+			t.Errorf("%d of the waiters at limit %d, want %d", len(ws), limit, want)
+		}
+		for i, w := range ws {
+			if key := fmt.Sprint("a", i+1); w.Acquire.Request.Key != key || w.Ticket != uint64(6+i) {
+				t.Errorf("waiter %d: %s with ticket %d", i, w.Acquire.Request.Key, w.Ticket)
+			}
+		}
+	}
+}
+
+// TestP10_AttemptsAreTold: what a leader asks before it gives an attempt up.
+func TestP10_AttemptsAreTold(t *testing.T) {
+	s := New()
+	see := func(key string, wantAttempt uint64, wantQueued, wantOK bool) {
+		t.Helper()
+		attempt, queued, ok := s.Attempt(RequestKey("", &fsmpb.Request{Key: key, Path: "acquire/db"}))
+		if attempt != wantAttempt || queued != wantQueued || ok != wantOK {
+			t.Errorf("%s: attempt %d, queued %v, open %v; want %d, %v, %v", key, attempt, queued, ok, wantAttempt, wantQueued, wantOK)
+		}
+	}
+	see("a", 0, false, false)
+	mustApply(t, s, 0, waitFor("db", "a", 1, 1))
+	see("a", 1, false, true)
+	mustApply(t, s, 0, waitFor("db", "b", 1, 1))
+	see("b", 1, true, true)
+	mustApply(t, s, 0, waitFor("db", "b", 1, 1))
+	see("b", 2, true, true)
+	mustApply(t, s, 100, advanceOf())
+	see("b", 2, false, false)
+}
+
+// TestP12_NextExpiryIsNow: while a head can be granted an Advance is due, though
+// nobody's time is over.
+func TestP12_NextExpiryIsNow(t *testing.T) {
+	s := New()
+	if at, ok := s.NextExpiryMS(); ok {
+		t.Errorf("an empty state has something due at %d", at)
+	}
+	mustApply(t, s, 0, waitFor("db", "a", 1, 1)) // until 1000, and a grace of 5
+	second := waitFor("db", "b", 1, 1)
+	second.GetAcquire().WaitMs = 9000
+	mustApply(t, s, 950, second)
+	for _, step := range []struct {
+		now, due uint64
+		events   int
+	}{{950, 1000, 0}, {1000, 1005, 1}, {1004, 1005, 0}, {1005, 2005, 1}} {
+		if events := applyEvents(t, s, step.now, advanceOf()); len(events) != step.events {
+			t.Errorf("at %d: %s, want %d", step.now, eventsText(events), step.events)
+		}
+		if at, ok := s.NextExpiryMS(); !ok || at != step.due {
+			t.Errorf("after an Advance at %d the next one is due at %d, %v; want %d", step.now, at, ok, step.due)
+		}
+	}
+	mustApply(t, s, 1005, waitFor("db", "c", 1, 1))
+	mustApply(t, s, 2010, acquireOf("db", "d", 1000)) // ends what is over, and grants nobody
+	if at, ok := s.NextExpiryMS(); ok && at <= 2010 {
+		t.Errorf("c's wait is over, but something is due at %d", at)
 	}
 }

@@ -8,17 +8,18 @@ func (s *State) write(c *fsmpb.Write) *fsmpb.Outcome {
 	if field := badWrite(c); field != "" {
 		return invalid(field)
 	}
-	if o := s.repeated(c.Principal, c.Request); o != nil {
+	if o, _ := s.repeated(c.Principal, c.Request); o != nil {
 		return o
 	}
-	o := s.refusal(c)
+	w := s.writer(c.Token)
+	o := s.refusal(c, w)
 	if o == nil {
-		o = s.accept(c)
-	} else if o.Code != fsmpb.Code_CODE_FORBIDDEN && o.Code != fsmpb.Code_CODE_VERSION_MISMATCH {
+		o = s.accept(c, w)
+	} else if o.Code == fsmpb.Code_CODE_STALE_TOKEN || o.Code == fsmpb.Code_CODE_TOKEN_NOT_ISSUED {
 		s.countRefusal(o)
 		e := Event{Kind: EventRefused, Name: o.Key, Principal: c.Principal, Token: c.Token, Watermark: o.Watermark, Reason: o.Reason}
-		if l := s.onRecord(c.Token); l != nil {
-			e.Holder = l.Holder
+		if w.holder != nil {
+			e.Holder = w.holder.Holder
 		}
 		s.event(e)
 	}
@@ -27,7 +28,7 @@ func (s *State) write(c *fsmpb.Write) *fsmpb.Outcome {
 }
 
 // refusal is why the write may not happen; nil if it may.
-func (s *State) refusal(c *fsmpb.Write) *fsmpb.Outcome {
+func (s *State) refusal(c *fsmpb.Write, w writer) *fsmpb.Outcome {
 	first := c.Ops[0].Key
 	refuse := func(code fsmpb.Code, why fsmpb.Reason, i int) *fsmpb.Outcome {
 		return &fsmpb.Outcome{
@@ -39,26 +40,29 @@ func (s *State) refusal(c *fsmpb.Write) *fsmpb.Outcome {
 		o.Watermark = s.watermark(first)
 		return o
 	}
-	l := s.onRecord(c.Token)
-	if l == nil {
+	l, h := w.lease, w.holder
+	if h == nil {
 		why := fsmpb.Reason_REASON_NOT_ON_RECORD
-		if named, ok := s.leases.Get(c.Lease); ok && named.Token > c.Token {
+		if named, ok := s.leases.Get(c.Lease); ok && named.LastToken > c.Token {
 			why = fsmpb.Reason_REASON_NEWER_ISSUED
 		}
 		return refuse(fsmpb.Code_CODE_STALE_TOKEN, why, 0)
 	}
-	if l.Principal != c.Principal {
+	if h.Principal != c.Principal {
 		return &fsmpb.Outcome{Code: fsmpb.Code_CODE_FORBIDDEN}
 	}
 	if c.Lease != "" && l.Name != c.Lease {
 		return refuse(fsmpb.Code_CODE_STALE_TOKEN, fsmpb.Reason_REASON_WRONG_LEASE, 0)
 	}
+	if l.Slots > 1 && c.Guard != fsmpb.Guard_GUARD_HELD {
+		return invalid("guard")
+	}
 	for i, op := range c.Ops {
-		if c.Token < s.watermark(op.Key) {
+		if w.fence < s.watermark(op.Key) {
 			return refuse(fsmpb.Code_CODE_STALE_TOKEN, fsmpb.Reason_REASON_BELOW_WATERMARK, i)
 		}
 	}
-	if c.Guard == fsmpb.Guard_GUARD_HELD && l.ExpiresInMS(s.clockMS) == 0 {
+	if c.Guard == fsmpb.Guard_GUARD_HELD && (l.holder(c.Token) == nil || h.ExpiresInMS(s.clockMS) == 0) {
 		return refuse(fsmpb.Code_CODE_STALE_TOKEN, fsmpb.Reason_REASON_NOT_HELD, 0)
 	}
 	for i, op := range c.Ops {
@@ -72,20 +76,29 @@ func (s *State) refusal(c *fsmpb.Write) *fsmpb.Outcome {
 	return nil
 }
 
-// onRecord is the lease whose token this is, if the token may write.
-func (s *State) onRecord(token uint64) *Lease {
-	if token <= s.floor {
-		return nil
-	}
+// writer is who writes: the holder that a token names, if the token may write,
+// and its lease.
+type writer struct {
+	lease  *Lease
+	holder *Holder
+	// fence is the number that the writes are compared by, and leave as the
+	// watermark: the token, or, where the lease is shared, the oldest live one, so
+	// that holders beside each other do not fence each other off. A holder whose
+	// own time is over is refused whatever this says.
+	fence uint64
+}
+
+func (s *State) writer(token uint64) (w writer) {
 	name, ok := s.tokens.Get(token)
-	if !ok {
-		return nil
+	if !ok || token <= s.floor {
+		return w
 	}
-	l, ok := s.leases.Get(name)
-	if !ok || !l.onRecord(s.clockMS) {
-		return nil
+	w.lease, _ = s.leases.Get(name)
+	w.holder, w.fence = w.lease.onRecord(token, s.clockMS), token
+	if oldest := w.lease.oldest(s.clockMS); w.lease.Slots > 1 && oldest != 0 {
+		w.fence = oldest
 	}
-	return l
+	return w
 }
 
 func (s *State) watermark(key string) uint64 {
@@ -102,31 +115,31 @@ func (s *State) version(key string) uint64 {
 	return 0
 }
 
-// accept makes the changes; every check has passed. The token is at or above
+// accept makes the changes; every check has passed. The fence is at or above
 // every watermark that it touches, so no watermark falls (P5).
-func (s *State) accept(c *fsmpb.Write) *fsmpb.Outcome {
+func (s *State) accept(c *fsmpb.Write, w writer) *fsmpb.Outcome {
 	o := &fsmpb.Outcome{Token: c.Token, Version: s.index, Ops: make([]*fsmpb.OpOutcome, len(c.Ops))}
 	for i, op := range c.Ops {
 		old, _ := s.keys.Get(op.Key)
-		done := &fsmpb.OpOutcome{Kind: op.Kind, Key: op.Key, Watermark: c.Token}
+		done := &fsmpb.OpOutcome{Kind: op.Kind, Key: op.Key, Watermark: w.fence}
 		o.Ops[i] = done
-		next := &Key{Key: op.Key, Watermark: c.Token}
+		next := &Key{Key: op.Key, Watermark: w.fence}
 		switch op.Kind {
 		case fsmpb.WriteOp_KIND_PUT:
 			next.Present, next.Value, next.ContentType = true, op.Value, op.ContentType
 			next.Version, next.Token = s.index, c.Token
 			done.Version = s.index
-			s.keyEvent(EventPut, c, op, old)
+			s.keyEvent(EventPut, w, next, old)
 		case fsmpb.WriteOp_KIND_DELETE:
 			done.Deleted = old != nil && old.Present
-			s.keyEvent(EventDeleted, c, op, old)
+			s.keyEvent(EventDeleted, w, next, old)
 		case fsmpb.WriteOp_KIND_FENCE:
 			if old != nil {
 				*next = *old
-				next.Watermark = c.Token
+				next.Watermark = w.fence
 				done.Version = old.Version
 			}
-			s.keyEvent(EventFenced, c, op, old)
+			s.keyEvent(EventFenced, w, next, old)
 		case fsmpb.WriteOp_KIND_CHECK:
 			done.Version = s.version(op.Key)
 			done.Watermark = s.watermark(op.Key)
@@ -137,8 +150,11 @@ func (s *State) accept(c *fsmpb.Write) *fsmpb.Outcome {
 	return o
 }
 
-func (s *State) keyEvent(kind EventKind, c *fsmpb.Write, op *fsmpb.WriteOp, old *Key) {
-	e := Event{Kind: kind, Name: op.Key, Token: c.Token, Watermark: c.Token}
+func (s *State) keyEvent(kind EventKind, w writer, next, old *Key) {
+	e := Event{
+		Kind: kind, Name: next.Key, Holder: w.holder.Holder, Token: w.holder.Token,
+		Watermark: next.Watermark, Version: next.Version,
+	}
 	if old != nil {
 		e.PreviousToken = old.Token
 	}

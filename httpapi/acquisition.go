@@ -5,15 +5,18 @@ import (
 	"slices"
 	"strconv"
 
+	"fencepost/fsm"
 	"fencepost/fsm/fsmpb"
 )
-
-const notYet = "is not supported yet by this version"
 
 // acquisition is the body of an acquire.
 type acquisition struct {
 	holder    string
 	ttlMS     uint64
+	waitMS    uint64
+	slots     uint64
+	take      uint64
+	graceMS   uint64
 	metadata  []*fsmpb.Pair
 	metaBytes int
 }
@@ -23,9 +26,9 @@ type acquisition struct {
 func (a *acquisition) asked(d *digest) {
 	d.text(a.holder)
 	d.number(a.ttlMS)
-	d.number(1) // slots
-	d.number(1) // take
-	d.number(0) // grace_ms
+	d.number(a.slots)
+	d.number(a.take)
+	d.number(a.graceMS)
 	d.number(uint64(len(a.metadata)))
 	for _, p := range a.metadata {
 		d.text(p.Key)
@@ -34,7 +37,7 @@ func (a *acquisition) asked(d *digest) {
 }
 
 func (l *Limits) decodeAcquisition(body []byte) (a acquisition, e *invalidField) {
-	a.ttlMS = l.DefaultTTLMS
+	a.ttlMS, a.slots, a.take = l.DefaultTTLMS, 1, 1
 	hasHolder := false
 	e = decodeObject(body, func(d *decoder, name string) bool {
 		switch name {
@@ -46,11 +49,13 @@ func (l *Limits) decodeAcquisition(body []byte) (a acquisition, e *invalidField)
 		case "metadata":
 			a.metadata, a.metaBytes = metadata(d)
 		case "wait_ms":
-			onlyYet(d, 0, 0, l.MaxWaitMS)
+			a.waitMS = between(d, 0, l.MaxWaitMS)
 		case "grace_ms":
-			onlyYet(d, 0, 0, l.MaxGraceMS)
-		case "slots", "take":
-			onlyYet(d, 1, 1, 1<<20)
+			a.graceMS = between(d, 0, l.MaxGraceMS)
+		case "slots":
+			a.slots = between(d, 1, fsm.MaxSlots)
+		case "take":
+			a.take = between(d, 1, fsm.MaxSlots)
 		default:
 			return false
 		}
@@ -58,6 +63,9 @@ func (l *Limits) decodeAcquisition(body []byte) (a acquisition, e *invalidField)
 	})
 	if e == nil && !hasHolder {
 		e = &invalidField{"holder", "is required"}
+	}
+	if e == nil && a.take > a.slots {
+		e = &invalidField{"take", "must not be more than the lease's slots, which are " + strconv.FormatUint(a.slots, 10)}
 	}
 	return a, e
 }
@@ -78,14 +86,12 @@ func (l *Limits) ttl(d *decoder) uint64 {
 	return n
 }
 
-// onlyYet reads a field of which only the default works as yet.
-func onlyYet(d *decoder, works, least, most uint64) {
-	switch n := d.whole(); {
-	case n < least || n > most:
+func between(d *decoder, least, most uint64) uint64 {
+	n := d.whole()
+	if n < least || n > most {
 		d.fail("must be from " + strconv.FormatUint(least, 10) + " to " + strconv.FormatUint(most, 10))
-	case n != works:
-		d.fail(notYet)
 	}
+	return n
 }
 
 // metadata reads an object of strings, and sorts it as the log wants it.

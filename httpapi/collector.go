@@ -64,7 +64,6 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	flag(c.hasLeader, status.IsLeader || status.LeaderURL != "")
 	flag(c.isLeader, status.IsLeader)
-	gauge(c.waiters, 0)
 	gauge(c.watchers, 0)
 
 	var counts fsm.Counts
@@ -79,6 +78,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	gauge(c.index, float64(index))
 	gauge(c.floor, float64(floor))
 	gauge(c.held, float64(counts.Held))
+	gauge(c.waiters, float64(counts.Waiters))
 	gauge(c.keys, float64(counts.Keys))
 	gauge(c.dataBytes, float64(counts.DataBytes))
 	counter := func(d *prometheus.Desc, v uint64, labels ...string) {

@@ -26,6 +26,9 @@ type exchange struct {
 	name     string // decoded name or key of the path
 	query    query
 	body     []byte
+	// patience is how long the request asks to be kept waiting: a node that
+	// forwards it gives the leader so much longer to answer.
+	patience time.Duration
 
 	key       string // Idempotency-Key; "": this kind of request has none
 	keyIsOurs bool   // a server made it

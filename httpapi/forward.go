@@ -19,21 +19,19 @@ import (
 
 const (
 	dialBound       = 2 * time.Second
-	answerBound     = 30 * time.Second      // for the header of the answer
-	leaderLook      = 50 * time.Millisecond // how often a forwarded request looks whether its leader still leads
-	idlePerNode     = 512                   // connections kept for the next burst
-	maxAnswerBytes  = 4 << 20               // of a mutation: documents, no values
+	answerBound     = 30 * time.Second // for the header of the answer; see exchange.patience
+	idlePerNode     = 512              // connections kept for the next burst
+	maxAnswerBytes  = 4 << 20          // of a mutation: documents, no values
 	idleConnections = 90 * time.Second
 )
 
 func newNodeTransport() *http.Transport {
 	return &http.Transport{
-		DialContext:           (&net.Dialer{Timeout: dialBound}).DialContext,
-		MaxIdleConns:          0, // bounded per host, and hosts are few
-		MaxIdleConnsPerHost:   idlePerNode,
-		IdleConnTimeout:       idleConnections,
-		ResponseHeaderTimeout: answerBound,
-		DisableCompression:    true, // the answer is passed on as it comes
+		DialContext:         (&net.Dialer{Timeout: dialBound}).DialContext,
+		MaxIdleConns:        0, // bounded per host, and hosts are few
+		MaxIdleConnsPerHost: idlePerNode,
+		IdleConnTimeout:     idleConnections,
+		DisableCompression:  true, // the answer is passed on as it comes
 	}
 }
 
@@ -72,9 +70,10 @@ func (x *exchange) elsewhere(mutation bool) bool {
 // has been a connection outlives the repetition, so that its refused dial is not
 // taken for the whole story.
 func (x *exchange) forward(mutation bool) {
-	var connected atomic.Bool // written by the transport's goroutine
-	watched, stop := x.whileItLeads(x.r.Context())
-	defer stop()
+	var connected atomic.Bool                         // written by the transport's goroutine
+	watched, end := context.WithCancel(x.r.Context()) // ends when the client leaves,
+	defer end()
+	defer x.h.underway.add(x.status.LeaderURL, end)() // when another node leads,
 	ctx := httptrace.WithClientTrace(watched, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
 	})
@@ -83,7 +82,9 @@ func (x *exchange) forward(mutation bool) {
 		x.failed(err, mutation) // nothing was sent; the leader's address is no URL
 		return
 	}
+	late := time.AfterFunc(answerBound+x.patience, end) // and when the leader does not answer
 	resp, err := x.h.nodes.RoundTrip(out)
+	late.Stop()
 	if err != nil {
 		x.h.log.Debug("forward to the leader", "request_id", x.id, "leader", x.status.LeaderURL, "connected", connected.Load(), "error", err)
 		x.notForwarded(mutation && connected.Load())
@@ -107,25 +108,6 @@ func (x *exchange) forward(mutation bool) {
 	if _, err := io.Copy(&x.w, resp.Body); err != nil {
 		panic(http.ErrAbortHandler) // so that half an answer does not look whole
 	}
-}
-
-// whileItLeads ends when this node no longer takes the request's leader for the
-// leader: one that hangs or is cut off would otherwise keep the client from the
-// next one, and its lease would run out meanwhile.
-func (x *exchange) whileItLeads(parent context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(parent)
-	var look *time.Timer
-	ready := make(chan struct{}) // look is set
-	look = time.AfterFunc(leaderLook, func() {
-		<-ready
-		if x.h.node.Status().LeaderURL != x.status.LeaderURL {
-			cancel()
-		} else if ctx.Err() == nil {
-			look.Reset(leaderLook)
-		}
-	})
-	close(ready)
-	return ctx, func() { cancel(); look.Stop() }
 }
 
 func (x *exchange) notForwarded(unknown bool) {

@@ -23,9 +23,11 @@ import (
 type Node interface {
 	// Status is called for every request and must be cheap.
 	Status() cluster.Status
-	// Acquire, Release and Write propose a command, which must not be used
-	// again. received is when the request came in.
+	// Acquire, Cancel, Release and Write propose a command, which must not be
+	// used again. received is when the request came in. An acquire that waits
+	// in a queue returns when that ends, or ctx does.
 	Acquire(ctx context.Context, received time.Time, c *fsmpb.Acquire) (cluster.Reply[*fsmpb.Outcome], error)
+	Cancel(ctx context.Context, received time.Time, c *fsmpb.Cancel) (cluster.Reply[*fsmpb.Outcome], error)
 	Release(ctx context.Context, received time.Time, c *fsmpb.Release) (cluster.Reply[*fsmpb.Outcome], error)
 	Write(ctx context.Context, received time.Time, c *fsmpb.Write) (cluster.Reply[*fsmpb.Outcome], error)
 	// Renew answers each renewal by itself, in the order given.
@@ -54,7 +56,7 @@ type Options struct {
 }
 
 // Handler serves the API. It is an http.Handler for any number of requests at
-// once; Close releases its connections to other nodes.
+// once; the caller must Close it.
 type Handler struct {
 	node    Node
 	limits  Limits
@@ -63,6 +65,8 @@ type Handler struct {
 	metrics *metrics
 	nodes   *http.Transport // to other nodes
 	scrape  http.Handler
+
+	underway *underway // forwarded requests
 }
 
 // New makes the API of a node. The node stays the caller's to close; once it is
@@ -75,13 +79,19 @@ func New(node Node, opts Options) *Handler {
 		opts.Logger = hclog.NewNullLogger()
 	}
 	h := &Handler{node: node, limits: opts.Limits, log: opts.Logger, metrics: newMetrics(opts.Version), nodes: newNodeTransport()}
+	h.underway = newUnderway(func() string { return node.Status().LeaderURL })
 	h.router = newRouter(h.metrics)
 	h.scrape = newScrape(h.metrics, node, opts.Gatherer, h.log)
 	return h
 }
 
-// Close drops idle connections to other nodes. It may be called again.
-func (h *Handler) Close() { h.nodes.CloseIdleConnections() }
+// Close ends forwarded requests that are under way, as unknown if they may have
+// changed anything, and drops idle connections to other nodes. It may be called
+// again; nothing is forwarded afterwards.
+func (h *Handler) Close() {
+	h.underway.close()
+	h.nodes.CloseIdleConnections()
+}
 
 // ServeHTTP answers one request.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -39,11 +39,13 @@ type memory struct {
 	state   *fsm.State
 	nowMS   uint64
 	entries int
+	decided map[string]cluster.Reply[*fsmpb.Outcome] // of requests that waited
+	changed chan struct{}                            // closed at each entry
 }
 
 func newMemory(name string) *memory {
 	m := &memory{
-		state:  fsm.New(),
+		state: fsm.New(), decided: map[string]cluster.Reply[*fsmpb.Outcome]{}, changed: make(chan struct{}),
 		status: cluster.Status{Name: name, ID: name + "-id", ClusterID: "c1", IsLeader: true, LeaderURL: "http://" + name + ".test", Term: 3},
 	}
 	m.apply(&fsmpb.Command{Op: &fsmpb.Command_SetNode{SetNode: &fsmpb.SetNode{
@@ -59,10 +61,17 @@ func (m *memory) apply(c *fsmpb.Command) cluster.Reply[*fsmpb.Outcome] {
 	m.entries++
 	index := m.state.Index() + 1
 	c.NowMs, c.Term = m.nowMS, 1
-	o, _, err := m.state.Apply(index, 1, c)
+	o, events, err := m.state.Apply(index, 1, c)
 	if err != nil {
 		panic(err)
 	}
+	for _, e := range events {
+		if d := e.Decided; d != nil {
+			m.decided[d.RequestKey] = cluster.Reply[*fsmpb.Outcome]{Outcome: d.Outcome, Index: index}
+		}
+	}
+	close(m.changed)
+	m.changed = make(chan struct{})
 	return cluster.Reply[*fsmpb.Outcome]{Outcome: o, Index: index}
 }
 
@@ -82,11 +91,30 @@ func (m *memory) Status() cluster.Status {
 	return s
 }
 
-func (m *memory) Acquire(_ context.Context, _ time.Time, c *fsmpb.Acquire) (cluster.Reply[*fsmpb.Outcome], error) {
+func (m *memory) Acquire(ctx context.Context, _ time.Time, c *fsmpb.Acquire) (cluster.Reply[*fsmpb.Outcome], error) {
 	if m.onAcquire != nil {
 		return m.onAcquire(c)
 	}
-	return m.apply(&fsmpb.Command{Op: &fsmpb.Command_Acquire{Acquire: c}}), nil
+	r := m.apply(&fsmpb.Command{Op: &fsmpb.Command_Acquire{Acquire: c}})
+	for r.Outcome.Code == fsmpb.Code_CODE_QUEUED {
+		m.mu.Lock()
+		d, ok := m.decided[fsm.RequestKey(c.Principal, c.Request)]
+		changed := m.changed
+		m.mu.Unlock()
+		if ok {
+			return d, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return r, cluster.ErrOutcomeUnknown
+		}
+	}
+	return r, nil
+}
+
+func (m *memory) Cancel(_ context.Context, _ time.Time, c *fsmpb.Cancel) (cluster.Reply[*fsmpb.Outcome], error) {
+	return m.apply(&fsmpb.Command{Op: &fsmpb.Command_Cancel{Cancel: c}}), nil
 }
 
 func (m *memory) Release(_ context.Context, _ time.Time, c *fsmpb.Release) (cluster.Reply[*fsmpb.Outcome], error) {

@@ -10,10 +10,11 @@ func (x *exchange) getLease() {
 	if !x.query.stale && x.elsewhere(false) {
 		return
 	}
-	var l *fsm.Lease
+	var l seenLease
 	var clockMS uint64
 	info, err := x.h.node.Read(x.r.Context(), x.query.stale, func(s *fsm.State) {
-		l, _ = s.Lease(x.name)
+		l.Lease, _ = s.Lease(x.name)
+		l.queued = s.QueueLength(x.name)
 		clockMS = s.ClockMS()
 	})
 	if err != nil {
@@ -21,7 +22,7 @@ func (x *exchange) getLease() {
 		return
 	}
 	x.noteRead(info)
-	if l == nil {
+	if l.Lease == nil {
 		x.refuse(wire.CodeNotFound, "no lease of this name is on record")
 		return
 	}
@@ -33,11 +34,16 @@ func (x *exchange) listLeases() {
 	if !x.query.stale && x.elsewhere(false) {
 		return
 	}
-	var page []*fsm.Lease
+	var page []seenLease
 	var more bool
 	var clockMS uint64
 	info, err := x.h.node.Read(x.r.Context(), x.query.stale, func(s *fsm.State) {
-		page, more = s.Leases(x.query.prefix, x.query.after, x.query.limit)
+		var leases []*fsm.Lease
+		leases, more = s.Leases(x.query.prefix, x.query.after, x.query.limit)
+		page = make([]seenLease, len(leases))
+		for i, l := range leases {
+			page[i] = seenLease{l, s.QueueLength(l.Name)}
+		}
 		clockMS = s.ClockMS()
 	})
 	if err != nil {
@@ -60,39 +66,48 @@ func (x *exchange) listLeases() {
 	x.ok(append(b, '}', '\n'))
 }
 
+// seenLease is a lease as a read saw it.
+type seenLease struct {
+	*fsm.Lease
+	queued int
+}
+
 // appendLease writes a lease on record. One that has ended has no holder; its
 // token is still its last one.
-func appendLease(b []byte, l *fsm.Lease, clockMS uint64) []byte {
-	held := *l
-	if !l.Live {
-		held = fsm.Lease{}
+func appendLease(b []byte, l seenLease, clockMS uint64) []byte {
+	first := l.First()
+	if first == nil {
+		first = &fsm.Holder{}
 	}
 	b = append(b, '{')
 	b = appendText(b, "name", l.Name)
-	b = appendBool(b, "held", l.Live)
-	b = appendHolder(b, &held, clockMS)
-	b = appendUint(b, "last_token", l.Token)
-	b = appendUint(b, "queue_length", 0)
-	b = appendUint(b, "grace_ms", 0)
-	b = appendUint(b, "slots", 1)
-	free := uint64(1)
-	if l.Live {
-		free = 0
+	b = appendBool(b, "held", l.Live())
+	b = appendHolder(b, first, clockMS)
+	b = appendUint(b, "last_token", l.LastToken)
+	b = appendUint(b, "queue_length", uint64(l.queued))
+	grace, free := max(l.GraceUntilMS, clockMS)-clockMS, l.Slots-l.Used()
+	if grace > 0 {
+		free = 0 // nobody is granted any of them
 	}
+	b = appendUint(b, "grace_ms", grace)
+	b = appendUint(b, "slots", l.Slots)
 	b = appendUint(b, "free", free)
 	b = append(appendName(b, "holders"), '[')
-	if l.Live {
-		b = appendHolder(append(b, '{'), l, clockMS)
-		b = append(appendUint(b, "take", 1), '}')
+	for i, h := range l.Holders {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = appendHolder(append(b, '{'), h, clockMS)
+		b = append(appendUint(b, "take", h.Take), '}')
 	}
 	return append(b, ']', '}')
 }
 
-func appendHolder(b []byte, l *fsm.Lease, clockMS uint64) []byte {
-	b = appendText(b, "holder", l.Holder)
-	b = appendUint(b, "token", l.Token)
-	b = appendUint(b, "ttl_ms", l.TTLMS)
-	b = appendUint(b, "expires_in_ms", l.ExpiresInMS(clockMS))
-	b = appendUint(b, "renewals", l.Renewals)
-	return appendMetadata(b, l.Metadata)
+func appendHolder(b []byte, h *fsm.Holder, clockMS uint64) []byte {
+	b = appendText(b, "holder", h.Holder)
+	b = appendUint(b, "token", h.Token)
+	b = appendUint(b, "ttl_ms", h.TTLMS)
+	b = appendUint(b, "expires_in_ms", h.ExpiresInMS(clockMS))
+	b = appendUint(b, "renewals", h.Renewals)
+	return appendMetadata(b, h.Metadata)
 }

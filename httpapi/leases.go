@@ -3,8 +3,10 @@ package httpapi
 import (
 	"errors"
 	"strconv"
+	"time"
 
 	"fencepost/fsm/fsmpb"
+	"fencepost/httpapi/wire"
 )
 
 // acquire answers POST /v1/leases/{name}/acquire.
@@ -20,12 +22,14 @@ func (x *exchange) acquire() {
 		x.tooLarge("metadata", x.h.limits.MetadataBytes)
 		return
 	}
+	x.patience = time.Duration(a.waitMS) * time.Millisecond
 	if x.elsewhere(true) {
 		return
 	}
 	c := &fsmpb.Acquire{
 		Name: x.name, Holder: a.holder, TtlMs: a.ttlMS, Metadata: a.metadata,
-		Request: x.request("/v1/leases/"+x.name+"/acquire", a.asked),
+		WaitMs: a.waitMS, Slots: a.slots, Take: a.take, GraceMs: a.graceMS,
+		Request: x.request(acquirePath(x.name), a.asked),
 	}
 	reply, err := x.h.node.Acquire(x.r.Context(), x.received, c)
 	if err != nil {
@@ -45,11 +49,44 @@ func (x *exchange) acquire() {
 	b = appendUint(b, "expires_in_ms", o.ExpiresInMs)
 	b = appendUint(b, "waited_ms", milliseconds(reply.Waited))
 	b = appendUint(b, "previous_token", o.PreviousToken)
-	b = appendUint(b, "oldest_token", o.Token)
-	b = appendUint(b, "slots", 1)
-	b = appendUint(b, "take", 1)
+	b = appendUint(b, "oldest_token", o.OldestToken)
+	b = appendUint(b, "slots", o.Slots)
+	b = appendUint(b, "take", o.Take)
 	b = appendMetadata(b, o.Metadata)
 	x.ok(append(b, '}', '\n'))
+}
+
+// acquirePath is the scope of an acquire's Idempotency-Key, which a cancel names
+// too.
+func acquirePath(name string) string { return "/v1/leases/" + name + "/acquire" }
+
+// cancel answers POST /v1/leases/{name}/cancel. Its Idempotency-Key is that of
+// the acquire to cancel; it needs none of its own, since twice comes to the same.
+func (x *exchange) cancel() {
+	if len(x.r.Header["Idempotency-Key"]) == 0 {
+		x.invalid(wire.HeaderIdempotencyKey, "is required: that of the acquire to cancel")
+		return
+	}
+	if !x.readKey() || !x.readJSON() {
+		return
+	}
+	if len(x.body) > 0 && !x.wrong(decodeObject(x.body, func(*decoder, string) bool { return false })) {
+		return
+	}
+	c := &fsmpb.Cancel{Name: x.name, Request: x.request(acquirePath(x.name), func(*digest) {})}
+	if x.elsewhere(true) {
+		return
+	}
+	reply, err := x.h.node.Cancel(x.r.Context(), x.received, c)
+	if err != nil {
+		x.failed(err, true)
+		return
+	}
+	x.setIndex(reply.Index)
+	if !x.done(reply.Outcome, reply.Waited, false) {
+		return
+	}
+	x.ok(append(appendBool(append(make([]byte, 0, 32), '{'), "cancelled", reply.Outcome.Cancelled), '}', '\n'))
 }
 
 // renew answers POST /v1/leases/{name}/renew. A renewal says by when the lease

@@ -31,6 +31,10 @@ func codeOf(c fsmpb.Code) wire.Code {
 		return wire.CodeKeyReused
 	case fsmpb.Code_CODE_NOT_FOUND:
 		return wire.CodeNotFound
+	case fsmpb.Code_CODE_CANCELLED:
+		return wire.CodeCancelled
+	case fsmpb.Code_CODE_SLOTS_DIFFER:
+		return wire.CodeSlotsDiffer
 	}
 	return wire.CodeInternal
 }
@@ -58,6 +62,10 @@ func reasonOf(r fsmpb.Reason) string {
 		return wire.ReasonWrongLease
 	case fsmpb.Reason_REASON_NOT_HELD:
 		return wire.ReasonNotHeld
+	case fsmpb.Reason_REASON_TIMEOUT:
+		return wire.ReasonTimeout
+	case fsmpb.Reason_REASON_CANCELLED:
+		return wire.ReasonCancelled
 	}
 	return ""
 }
@@ -74,10 +82,29 @@ func (x *exchange) done(o *fsmpb.Outcome, waited time.Duration, ofTxn bool) bool
 	case wire.CodeInvalidRequest:
 		p.Field = o.Field
 		p.Detail = o.Field + " was refused by the state machine"
+		if o.Field == "guard" { // which depends on the lease, and so only the state knows
+			if !ofTxn {
+				p.Field = wire.HeaderFencingGuard
+			}
+			p.Detail = p.Field + " must be held, since the token's lease has more than one slot"
+		}
 	case wire.CodeLeaseHeld:
-		p.Holder, p.Token = new(o.Holder), o.Token
-		p.ExpiresInMS, p.QueueLength, p.WaitedMS = new(o.ExpiresInMs), new(uint64), new(milliseconds(waited))
-		p.Detail = "it is free again in " + strconv.FormatUint(o.ExpiresInMs, 10) + " ms, unless it is renewed"
+		p.QueueLength, p.WaitedMS = new(o.QueueLength), new(milliseconds(waited))
+		switch {
+		case o.GraceMs > 0:
+			p.GraceMS = new(o.GraceMs)
+			p.Detail = "its last holder expired, and the grace that it asked for goes on for " + strconv.FormatUint(o.GraceMs, 10) + " ms"
+		case o.Token > 0:
+			p.Holder, p.Token, p.ExpiresInMS = new(o.Holder), o.Token, new(o.ExpiresInMs)
+			p.Detail = "the first holder's time ends in " + strconv.FormatUint(o.ExpiresInMs, 10) + " ms, unless it is renewed"
+		default:
+			p.Detail = "others wait for it and come first"
+		}
+	case wire.CodeSlotsDiffer:
+		p.Slots = o.Slots
+		p.Detail = "the live lease has " + strconv.FormatUint(o.Slots, 10) + " slots"
+	case wire.CodeCancelled:
+		p.Detail = "the request was cancelled, or its client was gone for too long while it waited"
 	case wire.CodeLeaseLost:
 		p.Token, p.LastToken = o.Token, new(o.LastToken)
 		p.Detail = lostDetail(p.Reason)

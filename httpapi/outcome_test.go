@@ -29,6 +29,9 @@ func TestEveryOutcomeHasItsAnswer(t *testing.T) {
 		fsmpb.Code_CODE_TOKEN_NOT_ISSUED: {422, "token_not_issued"},
 		fsmpb.Code_CODE_KEY_REUSED:       {422, "key_reused"},
 		fsmpb.Code_CODE_NOT_FOUND:        {404, "not_found"},
+		fsmpb.Code_CODE_QUEUED:           {500, "internal"}, // the node waits, and never answers it
+		fsmpb.Code_CODE_CANCELLED:        {409, "cancelled"},
+		fsmpb.Code_CODE_SLOTS_DIFFER:     {409, "slots_differ"},
 	}
 	for n := range fsmpb.Code_name {
 		w, ok := want[fsmpb.Code(n)]
@@ -69,6 +72,7 @@ func TestErrorsOfTheNodeAreAnsweredHonestly(t *testing.T) {
 		{cluster.ErrOverloaded, 503, "overloaded", 503},
 		{fmt.Errorf("wrapped: %w", cluster.ErrNoLeader), 503, "no_leader", 503},
 		{&cluster.QuotaError{What: "leases", Limit: 7}, 429, "quota_reached", 0},
+		{&cluster.QueueFullError{Limit: 7}, 429, "queue_full", 0},
 		{cluster.ErrOutcomeUnknown, 504, "outcome_unknown", 503},
 		{fmt.Errorf("%w: %w", cluster.ErrOutcomeUnknown, cluster.ErrShuttingDown), 504, "outcome_unknown", 503},
 		{fmt.Errorf("%w: %w", cluster.ErrOutcomeUnknown, cluster.ErrNoLeader), 504, "outcome_unknown", 503},

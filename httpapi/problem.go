@@ -71,6 +71,7 @@ func (x *exchange) wrong(e *invalidField) bool {
 // say that surely nothing was applied is 504 or 500, never 503 (P10).
 func (x *exchange) failed(err error, mutation bool) {
 	var quota *cluster.QuotaError
+	var queue *cluster.QueueFullError
 	unknown := errors.Is(err, cluster.ErrOutcomeUnknown) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	switch {
 	case unknown && mutation:
@@ -85,6 +86,8 @@ func (x *exchange) failed(err error, mutation bool) {
 		x.refuse(wire.CodeOverloaded, "")
 	case errors.As(err, &quota):
 		x.refuse(wire.CodeQuotaReached, quota.Error())
+	case errors.As(err, &queue):
+		x.refuse(wire.CodeQueueFull, queue.Error())
 	case errors.Is(err, cluster.ErrNameInUse):
 		x.refuse(wire.CodeNameInUse, "")
 	default:

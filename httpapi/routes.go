@@ -49,6 +49,7 @@ func newRouter(m *metrics) *mux.Router {
 		verbs: map[string]*route{
 			"acquire": m.route("/v1/leases/{name}/acquire", noQuery, (*exchange).acquire),
 			"renew":   m.route("/v1/leases/{name}/renew", noQuery, (*exchange).renew),
+			"cancel":  m.route("/v1/leases/{name}/cancel", noQuery, (*exchange).cancel),
 			"release": m.route("/v1/leases/{name}/release", noQuery, (*exchange).release),
 		},
 	}

@@ -43,6 +43,8 @@ warm-up and not counted. It leaves keys and ended leases under bench/ behind.
   renew            one lease renewed
   write            256 bytes written under a token
   read             a linearizable read of 256 bytes
+  hand-off         a lease released to one who waits for it; its times are from
+                   the release to the next holder's answer
   expiry           a lease that is left to run out; its times are how late that
                    is seen, and one that is seen early is an error`,
 		Args: cobra.NoArgs,

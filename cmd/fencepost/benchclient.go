@@ -23,7 +23,7 @@ const (
 )
 
 func benchWorkNames() []string {
-	return []string{"acquire-release", "renew", "write", "read", "expiry"}
+	return []string{"acquire-release", "renew", "write", "read", workHandOff, workExpiry}
 }
 
 // benchClient has one keep-alive connection. It is made to be lean, since it
@@ -39,7 +39,8 @@ type benchClient struct {
 	acquire  *benchRequest
 	release  *benchRequest
 	again    *benchRequest // the request of all works but acquire-release
-	late     time.Duration // of the last expiry
+	partner  *benchClient  // of a hand-off: who gets the lease
+	measured time.Duration // by the last expiry or hand-off
 	scratch  bytes.Buffer
 	releases []byte
 }
@@ -61,7 +62,12 @@ func newBenchClient(s benchSetup, i int) *benchClient {
 	}
 }
 
-func (c *benchClient) close() { c.http.CloseIdleConnections() }
+func (c *benchClient) close() {
+	c.http.CloseIdleConnections()
+	if c.partner != nil {
+		c.partner.close()
+	}
+}
 
 func (c *benchClient) request(ctx context.Context, method, path string, body []byte) (*benchRequest, error) {
 	r := &benchRequest{body: body}
@@ -94,6 +100,8 @@ func (c *benchClient) prepare(ctx context.Context) error {
 		return nil
 	case workExpiry:
 		return c.prepareExpiry(ctx, lease)
+	case workHandOff:
+		return c.prepareHandOff(ctx, lease)
 	}
 	c.acquire.http = c.acquire.http.WithContext(bounded)
 	if err := c.take(); err != nil {
@@ -123,7 +131,11 @@ func (c *benchClient) prepare(ctx context.Context) error {
 func (c *benchClient) loop(ctx context.Context, begin time.Time, duration time.Duration, t *benchTally) {
 	ctx, cancel := context.WithDeadline(ctx, begin.Add(duration+benchCallBound))
 	defer cancel()
-	for _, r := range []*benchRequest{c.acquire, c.release, c.again} {
+	requests := []*benchRequest{c.acquire, c.release, c.again}
+	if c.partner != nil {
+		requests = append(requests, c.partner.acquire)
+	}
+	for _, r := range requests {
 		if r != nil {
 			r.http = r.http.WithContext(ctx)
 		}
@@ -134,8 +146,8 @@ func (c *benchClient) loop(ctx context.Context, begin time.Time, duration time.D
 		err := c.operation()
 		now := time.Now()
 		took := now.Sub(start)
-		if c.setup.work == workExpiry {
-			took = c.late
+		if c.setup.work == workExpiry || c.setup.work == workHandOff {
+			took = c.measured
 		}
 		switch {
 		case now.After(end) || ctx.Err() != nil:
@@ -157,8 +169,11 @@ func (c *benchClient) loop(ctx context.Context, begin time.Time, duration time.D
 }
 
 func (c *benchClient) operation() error {
-	if c.setup.work == workExpiry {
+	switch c.setup.work {
+	case workExpiry:
 		return c.expire()
+	case workHandOff:
+		return c.handOff()
 	}
 	if c.again != nil {
 		return c.send(c.again)
@@ -169,13 +184,17 @@ func (c *benchClient) operation() error {
 		}
 	}
 	c.held = true
-	c.release.body = append(append(append(c.releases[:0], `{"token":`...), c.token...), '}')
-	c.releases = c.release.body
-	if err := c.send(c.release); err != nil {
+	if err := c.giveBack(); err != nil {
 		return err
 	}
 	c.held = false
 	return nil
+}
+
+func (c *benchClient) giveBack() error {
+	c.release.body = append(append(append(c.releases[:0], `{"token":`...), c.token...), '}')
+	c.releases = c.release.body
+	return c.send(c.release)
 }
 
 // take acquires the client's lease and keeps its token.

@@ -70,7 +70,7 @@ func runDev(ctx context.Context, env *environment, nodes int, dataDir, logLevel 
 	if err != nil {
 		return err
 	}
-	raft := raftMetrics(log)
+	raft := processMetrics(log)
 	errs := make([]error, nodes)
 	var wg sync.WaitGroup
 	for i := range nodes {

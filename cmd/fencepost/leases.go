@@ -30,7 +30,10 @@ The lease ends after --ttl unless it is renewed; nothing renews it by itself. Wi
 		Args:        cobra.ExactArgs(1),
 		Annotations: map[string]string{outputsKey: outputToken},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, ctx, done, err := env.connect(withKey(cmd.Context(), key))
+			if a.Wait < 0 {
+				return usageError(fmt.Errorf("--wait must not be negative, not %s", a.Wait))
+			}
+			c, ctx, done, err := env.connectFor(withKey(cmd.Context(), key), a.Wait)
 			if err != nil {
 				return err
 			}
@@ -58,6 +61,10 @@ The lease ends after --ttl unless it is renewed; nothing renews it by itself. Wi
 	f := c.Flags()
 	f.StringVar(&a.Holder, "holder", "", "label for people (default user@host/pid)")
 	f.DurationVar(&a.TTL, "ttl", 10*time.Second, "how long the lease is held without a renewal")
+	f.DurationVar(&a.Wait, "wait", 0, "how long to stand in the queue if it is not free")
+	f.Uint64Var(&a.Slots, "slots", 1, "slots of the lease: 1 is exclusive, more are shared")
+	f.Uint64Var(&a.Take, "take", 1, "slots to take: all of them as a writer, 1 as a reader")
+	f.DurationVar(&a.Grace, "grace", 0, "after an expiry, grant it to nobody for so long")
 	f.StringToStringVar(&a.Metadata, "metadata", nil, "shown with the lease; may be given more than once (k=v)")
 	keyFlag(c, &key)
 	return c

@@ -157,6 +157,11 @@ func checkOutput(env *environment, cmd *cobra.Command) error {
 // connect makes the client of this run, and bounds the run by --timeout. The
 // caller calls done.
 func (e *environment) connect(ctx context.Context) (c *client.Client, bounded context.Context, done func(), err error) {
+	return e.connectFor(ctx, 0)
+}
+
+// connectFor is connect for a run that may also wait for so long.
+func (e *environment) connectFor(ctx context.Context, wait time.Duration) (c *client.Client, bounded context.Context, done func(), err error) {
 	if e.timeout <= 0 {
 		return nil, nil, nil, usageError(fmt.Errorf("--timeout must be positive, not %s", e.timeout))
 	}
@@ -167,7 +172,7 @@ func (e *environment) connect(ctx context.Context) (c *client.Client, bounded co
 	if c, err = client.New(e.endpoints, opts...); err != nil {
 		return nil, nil, nil, usageError(fmt.Errorf("--endpoints: %w", err))
 	}
-	bounded, cancel := context.WithTimeout(ctx, e.timeout)
+	bounded, cancel := context.WithTimeout(ctx, e.timeout+wait)
 	return c, bounded, func() { cancel(); c.Close() }, nil
 }
 

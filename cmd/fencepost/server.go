@@ -57,7 +57,7 @@ if there is one, and else they form one together once all are there.`,
 			if advertiseHTTP != "" {
 				cfg.HTTPAddr = advertiseHTTP
 			}
-			return serveNode(ctx, listen, cfg, limits, raftMetrics(log))
+			return serveNode(ctx, listen, cfg, limits, processMetrics(log))
 		},
 	}
 	f := c.Flags()
@@ -76,6 +76,9 @@ if there is one, and else they form one together once all are there.`,
 	f.IntVar(&cfg.MaxLeases, "max-leases", cfg.MaxLeases, "leases on record")
 	f.Uint64Var(&cfg.MaxDataBytes, "max-data-bytes", cfg.MaxDataBytes, "bytes of keys, values and watermarks")
 	f.IntVar(&cfg.MaxRequests, "max-requests", cfg.MaxRequests, "requests remembered for their Idempotency-Key")
+	f.IntVar(&cfg.MaxQueue, "max-queue", cfg.MaxQueue, "waiters for one lease")
+	f.IntVar(&cfg.MaxWaiters, "max-waiters", cfg.MaxWaiters, "waiters in all")
+	f.DurationVar(&cfg.WaiterGrace, "waiter-grace", cfg.WaiterGrace, "how long a waiter whose client has gone keeps its place")
 	f.StringVar(&logLevel, "log-level", "info", "trace, debug, info, warn or error")
 	f.BoolVar(&logJSON, "log-json", false, "log in JSON")
 	return c

@@ -89,21 +89,27 @@ const (
 	Code_CODE_TOKEN_NOT_ISSUED Code = 7
 	Code_CODE_KEY_REUSED       Code = 8
 	Code_CODE_NOT_FOUND        Code = 9
+	Code_CODE_QUEUED           Code = 10 // not final: the request waits
+	Code_CODE_CANCELLED        Code = 11
+	Code_CODE_SLOTS_DIFFER     Code = 12
 )
 
 // Enum value maps for Code.
 var (
 	Code_name = map[int32]string{
-		0: "CODE_OK",
-		1: "CODE_INVALID_REQUEST",
-		2: "CODE_FORBIDDEN",
-		3: "CODE_LEASE_HELD",
-		4: "CODE_LEASE_LOST",
-		5: "CODE_STALE_TOKEN",
-		6: "CODE_VERSION_MISMATCH",
-		7: "CODE_TOKEN_NOT_ISSUED",
-		8: "CODE_KEY_REUSED",
-		9: "CODE_NOT_FOUND",
+		0:  "CODE_OK",
+		1:  "CODE_INVALID_REQUEST",
+		2:  "CODE_FORBIDDEN",
+		3:  "CODE_LEASE_HELD",
+		4:  "CODE_LEASE_LOST",
+		5:  "CODE_STALE_TOKEN",
+		6:  "CODE_VERSION_MISMATCH",
+		7:  "CODE_TOKEN_NOT_ISSUED",
+		8:  "CODE_KEY_REUSED",
+		9:  "CODE_NOT_FOUND",
+		10: "CODE_QUEUED",
+		11: "CODE_CANCELLED",
+		12: "CODE_SLOTS_DIFFER",
 	}
 	Code_value = map[string]int32{
 		"CODE_OK":               0,
@@ -116,6 +122,9 @@ var (
 		"CODE_TOKEN_NOT_ISSUED": 7,
 		"CODE_KEY_REUSED":       8,
 		"CODE_NOT_FOUND":        9,
+		"CODE_QUEUED":           10,
+		"CODE_CANCELLED":        11,
+		"CODE_SLOTS_DIFFER":     12,
 	}
 )
 
@@ -162,6 +171,9 @@ const (
 	Reason_REASON_NOT_ON_RECORD   Reason = 8
 	Reason_REASON_WRONG_LEASE     Reason = 9
 	Reason_REASON_NOT_HELD        Reason = 10
+	// of a waiter that left the queue without a grant
+	Reason_REASON_TIMEOUT   Reason = 11
+	Reason_REASON_CANCELLED Reason = 12
 )
 
 // Enum value maps for Reason.
@@ -178,6 +190,8 @@ var (
 		8:  "REASON_NOT_ON_RECORD",
 		9:  "REASON_WRONG_LEASE",
 		10: "REASON_NOT_HELD",
+		11: "REASON_TIMEOUT",
+		12: "REASON_CANCELLED",
 	}
 	Reason_value = map[string]int32{
 		"REASON_NONE":            0,
@@ -191,6 +205,8 @@ var (
 		"REASON_NOT_ON_RECORD":   8,
 		"REASON_WRONG_LEASE":     9,
 		"REASON_NOT_HELD":        10,
+		"REASON_TIMEOUT":         11,
+		"REASON_CANCELLED":       12,
 	}
 )
 
@@ -273,7 +289,7 @@ func (x WriteOp_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WriteOp_Kind.Descriptor instead.
 func (WriteOp_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{8, 0}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{9, 0}
 }
 
 // Command is one entry of the replicated log.
@@ -288,6 +304,7 @@ type Command struct {
 	//	*Command_Acquire
 	//	*Command_Renew
 	//	*Command_Release
+	//	*Command_Cancel
 	//	*Command_Advance
 	//	*Command_Write
 	//	*Command_SetNode
@@ -376,6 +393,15 @@ func (x *Command) GetRelease() *Release {
 	return nil
 }
 
+func (x *Command) GetCancel() *Cancel {
+	if x != nil {
+		if x, ok := x.Op.(*Command_Cancel); ok {
+			return x.Cancel
+		}
+	}
+	return nil
+}
+
 func (x *Command) GetAdvance() *Advance {
 	if x != nil {
 		if x, ok := x.Op.(*Command_Advance); ok {
@@ -437,8 +463,11 @@ type Command_Release struct {
 	Release *Release `protobuf:"bytes,12,opt,name=release,proto3,oneof"`
 }
 
+type Command_Cancel struct {
+	Cancel *Cancel `protobuf:"bytes,13,opt,name=cancel,proto3,oneof"`
+}
+
 type Command_Advance struct {
-	// 13 is kept for Cancel.
 	Advance *Advance `protobuf:"bytes,14,opt,name=advance,proto3,oneof"`
 }
 
@@ -463,6 +492,8 @@ func (*Command_Acquire) isCommand_Op() {}
 func (*Command_Renew) isCommand_Op() {}
 
 func (*Command_Release) isCommand_Op() {}
+
+func (*Command_Cancel) isCommand_Op() {}
 
 func (*Command_Advance) isCommand_Op() {}
 
@@ -595,15 +626,19 @@ func (x *Pair) GetValue() string {
 	return ""
 }
 
-// Acquire asks for a lease. 6 to 9 are kept for wait_ms, slots, take, grace_ms.
+// Acquire asks for a lease, or for a place in its queue.
 type Acquire struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Holder        string                 `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
 	Principal     string                 `protobuf:"bytes,3,opt,name=principal,proto3" json:"principal,omitempty"`
 	TtlMs         uint64                 `protobuf:"varint,4,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
-	Metadata      []*Pair                `protobuf:"bytes,5,rep,name=metadata,proto3" json:"metadata,omitempty"` // sorted by key
-	Request       *Request               `protobuf:"bytes,10,opt,name=request,proto3" json:"request,omitempty"`
+	Metadata      []*Pair                `protobuf:"bytes,5,rep,name=metadata,proto3" json:"metadata,omitempty"`               // sorted by key
+	WaitMs        uint64                 `protobuf:"varint,6,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`    // 0: refused rather than queued
+	Slots         uint64                 `protobuf:"varint,7,opt,name=slots,proto3" json:"slots,omitempty"`                    // of the lease; 0 means 1
+	Take          uint64                 `protobuf:"varint,8,opt,name=take,proto3" json:"take,omitempty"`                      // of them by this holder; 0 means 1
+	GraceMs       uint64                 `protobuf:"varint,9,opt,name=grace_ms,json=graceMs,proto3" json:"grace_ms,omitempty"` // after an expiry nobody is granted the name for so long
+	Request       *Request               `protobuf:"bytes,10,opt,name=request,proto3" json:"request,omitempty"`                // needed to wait
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -671,6 +706,34 @@ func (x *Acquire) GetMetadata() []*Pair {
 		return x.Metadata
 	}
 	return nil
+}
+
+func (x *Acquire) GetWaitMs() uint64 {
+	if x != nil {
+		return x.WaitMs
+	}
+	return 0
+}
+
+func (x *Acquire) GetSlots() uint64 {
+	if x != nil {
+		return x.Slots
+	}
+	return 0
+}
+
+func (x *Acquire) GetTake() uint64 {
+	if x != nil {
+		return x.Take
+	}
+	return 0
+}
+
+func (x *Acquire) GetGraceMs() uint64 {
+	if x != nil {
+		return x.GraceMs
+	}
+	return 0
 }
 
 func (x *Acquire) GetRequest() *Request {
@@ -861,7 +924,80 @@ func (x *Release) GetRequest() *Request {
 	return nil
 }
 
-// Advance ends leases and removes records that are due.
+// Cancel ends a wait, or a grant that nobody picked up.
+type Cancel struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Name      string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Principal string                 `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
+	Request   *Request               `protobuf:"bytes,3,opt,name=request,proto3" json:"request,omitempty"` // of the acquire; its digest is not looked at
+	// The leader's own names the attempt that it has given up, and does nothing
+	// once there has been a higher one. 0: the client's, which ends whatever the
+	// request has.
+	Attempt       uint64 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Cancel) Reset() {
+	*x = Cancel{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Cancel) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Cancel) ProtoMessage() {}
+
+func (x *Cancel) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
+func (*Cancel) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Cancel) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Cancel) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *Cancel) GetRequest() *Request {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *Cancel) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+// Advance ends leases, waits and graces and removes records that are due, and
+// grants at most one waiter.
 type Advance struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -870,7 +1006,7 @@ type Advance struct {
 
 func (x *Advance) Reset() {
 	*x = Advance{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[7]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -882,7 +1018,7 @@ func (x *Advance) String() string {
 func (*Advance) ProtoMessage() {}
 
 func (x *Advance) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[7]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -895,7 +1031,7 @@ func (x *Advance) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Advance.ProtoReflect.Descriptor instead.
 func (*Advance) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{7}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{8}
 }
 
 type WriteOp struct {
@@ -911,7 +1047,7 @@ type WriteOp struct {
 
 func (x *WriteOp) Reset() {
 	*x = WriteOp{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[8]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -923,7 +1059,7 @@ func (x *WriteOp) String() string {
 func (*WriteOp) ProtoMessage() {}
 
 func (x *WriteOp) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[8]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -936,7 +1072,7 @@ func (x *WriteOp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteOp.ProtoReflect.Descriptor instead.
 func (*WriteOp) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{8}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *WriteOp) GetKind() WriteOp_Kind {
@@ -989,7 +1125,7 @@ type Write struct {
 
 func (x *Write) Reset() {
 	*x = Write{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[9]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1137,7 @@ func (x *Write) String() string {
 func (*Write) ProtoMessage() {}
 
 func (x *Write) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[9]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1150,7 @@ func (x *Write) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Write.ProtoReflect.Descriptor instead.
 func (*Write) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{9}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Write) GetToken() uint64 {
@@ -1075,7 +1211,7 @@ type Node struct {
 
 func (x *Node) Reset() {
 	*x = Node{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[10]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1087,7 +1223,7 @@ func (x *Node) String() string {
 func (*Node) ProtoMessage() {}
 
 func (x *Node) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[10]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1100,7 +1236,7 @@ func (x *Node) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Node.ProtoReflect.Descriptor instead.
 func (*Node) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{10}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Node) GetName() string {
@@ -1163,7 +1299,7 @@ type SetNode struct {
 
 func (x *SetNode) Reset() {
 	*x = SetNode{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[11]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1175,7 +1311,7 @@ func (x *SetNode) String() string {
 func (*SetNode) ProtoMessage() {}
 
 func (x *SetNode) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[11]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1188,7 +1324,7 @@ func (x *SetNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetNode.ProtoReflect.Descriptor instead.
 func (*SetNode) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{11}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SetNode) GetNode() *Node {
@@ -1215,7 +1351,7 @@ type RemoveNode struct {
 
 func (x *RemoveNode) Reset() {
 	*x = RemoveNode{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[12]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1363,7 @@ func (x *RemoveNode) String() string {
 func (*RemoveNode) ProtoMessage() {}
 
 func (x *RemoveNode) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[12]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1376,7 @@ func (x *RemoveNode) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveNode.ProtoReflect.Descriptor instead.
 func (*RemoveNode) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{12}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *RemoveNode) GetName() string {
@@ -1269,7 +1405,7 @@ type Tick struct {
 
 func (x *Tick) Reset() {
 	*x = Tick{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[13]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1417,7 @@ func (x *Tick) String() string {
 func (*Tick) ProtoMessage() {}
 
 func (x *Tick) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[13]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1430,7 @@ func (x *Tick) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Tick.ProtoReflect.Descriptor instead.
 func (*Tick) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{13}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Tick) GetDigest() uint64 {
@@ -1343,14 +1479,23 @@ type Outcome struct {
 	Ops       []*OpOutcome `protobuf:"bytes,17,rep,name=ops,proto3" json:"ops,omitempty"`
 	Key       string       `protobuf:"bytes,18,opt,name=key,proto3" json:"key,omitempty"` // the key of the operation that was refused
 	// renewals, in the order asked
-	Renewals      []*Outcome `protobuf:"bytes,19,rep,name=renewals,proto3" json:"renewals,omitempty"`
+	Renewals []*Outcome `protobuf:"bytes,19,rep,name=renewals,proto3" json:"renewals,omitempty"`
+	// waiting and sharing
+	Ticket        uint64 `protobuf:"varint,20,opt,name=ticket,proto3" json:"ticket,omitempty"` // the index of the entry that queued the request
+	Slots         uint64 `protobuf:"varint,21,opt,name=slots,proto3" json:"slots,omitempty"`
+	Take          uint64 `protobuf:"varint,22,opt,name=take,proto3" json:"take,omitempty"`
+	OldestToken   uint64 `protobuf:"varint,23,opt,name=oldest_token,json=oldestToken,proto3" json:"oldest_token,omitempty"` // of the lease's holders
+	QueueLength   uint64 `protobuf:"varint,24,opt,name=queue_length,json=queueLength,proto3" json:"queue_length,omitempty"`
+	GraceMs       uint64 `protobuf:"varint,25,opt,name=grace_ms,json=graceMs,proto3" json:"grace_ms,omitempty"` // left of a grace
+	Attempt       uint64 `protobuf:"varint,26,opt,name=attempt,proto3" json:"attempt,omitempty"`                // of the request, that this outcome is for
+	Cancelled     bool   `protobuf:"varint,27,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[14]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1362,7 +1507,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[14]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1375,7 +1520,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{14}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Outcome) GetCode() Code {
@@ -1511,6 +1656,62 @@ func (x *Outcome) GetRenewals() []*Outcome {
 	return nil
 }
 
+func (x *Outcome) GetTicket() uint64 {
+	if x != nil {
+		return x.Ticket
+	}
+	return 0
+}
+
+func (x *Outcome) GetSlots() uint64 {
+	if x != nil {
+		return x.Slots
+	}
+	return 0
+}
+
+func (x *Outcome) GetTake() uint64 {
+	if x != nil {
+		return x.Take
+	}
+	return 0
+}
+
+func (x *Outcome) GetOldestToken() uint64 {
+	if x != nil {
+		return x.OldestToken
+	}
+	return 0
+}
+
+func (x *Outcome) GetQueueLength() uint64 {
+	if x != nil {
+		return x.QueueLength
+	}
+	return 0
+}
+
+func (x *Outcome) GetGraceMs() uint64 {
+	if x != nil {
+		return x.GraceMs
+	}
+	return 0
+}
+
+func (x *Outcome) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Outcome) GetCancelled() bool {
+	if x != nil {
+		return x.Cancelled
+	}
+	return false
+}
+
 type OpOutcome struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Kind          WriteOp_Kind           `protobuf:"varint,1,opt,name=kind,proto3,enum=fencepost.fsm.v1.WriteOp_Kind" json:"kind,omitempty"`
@@ -1524,7 +1725,7 @@ type OpOutcome struct {
 
 func (x *OpOutcome) Reset() {
 	*x = OpOutcome{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[15]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1536,7 +1737,7 @@ func (x *OpOutcome) String() string {
 func (*OpOutcome) ProtoMessage() {}
 
 func (x *OpOutcome) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[15]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1549,7 +1750,7 @@ func (x *OpOutcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpOutcome.ProtoReflect.Descriptor instead.
 func (*OpOutcome) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{15}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *OpOutcome) GetKind() WriteOp_Kind {
@@ -1598,6 +1799,7 @@ type Record struct {
 	//	*Record_Request
 	//	*Record_Node
 	//	*Record_Trailer
+	//	*Record_Waiter
 	Record        isRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1605,7 +1807,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[16]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1617,7 +1819,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[16]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1630,7 +1832,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{16}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -1694,6 +1896,15 @@ func (x *Record) GetTrailer() *Trailer {
 	return nil
 }
 
+func (x *Record) GetWaiter() *WaiterRecord {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Waiter); ok {
+			return x.Waiter
+		}
+	}
+	return nil
+}
+
 type isRecord_Record interface {
 	isRecord_Record()
 }
@@ -1722,6 +1933,10 @@ type Record_Trailer struct {
 	Trailer *Trailer `protobuf:"bytes,6,opt,name=trailer,proto3,oneof"` // the last
 }
 
+type Record_Waiter struct {
+	Waiter *WaiterRecord `protobuf:"bytes,7,opt,name=waiter,proto3,oneof"`
+}
+
 func (*Record_Header) isRecord_Record() {}
 
 func (*Record_Lease) isRecord_Record() {}
@@ -1733,6 +1948,8 @@ func (*Record_Request) isRecord_Record() {}
 func (*Record_Node) isRecord_Record() {}
 
 func (*Record_Trailer) isRecord_Record() {}
+
+func (*Record_Waiter) isRecord_Record() {}
 
 type Header struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1750,7 +1967,7 @@ type Header struct {
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[17]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1762,7 +1979,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[17]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1775,7 +1992,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{17}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Header) GetVersion() uint32 {
@@ -1853,7 +2070,7 @@ type Totals struct {
 
 func (x *Totals) Reset() {
 	*x = Totals{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[18]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1865,7 +2082,7 @@ func (x *Totals) String() string {
 func (*Totals) ProtoMessage() {}
 
 func (x *Totals) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[18]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1878,7 +2095,7 @@ func (x *Totals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Totals.ProtoReflect.Descriptor instead.
 func (*Totals) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{18}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Totals) GetGrants() uint64 {
@@ -1951,28 +2168,24 @@ func (x *Totals) GetRefusedNotIssued() uint64 {
 	return 0
 }
 
+// LeaseRecord is a name: the holders it has, or the last one it had.
 type LeaseRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Holder        string                 `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
-	Principal     string                 `protobuf:"bytes,3,opt,name=principal,proto3" json:"principal,omitempty"`
-	Token         uint64                 `protobuf:"varint,4,opt,name=token,proto3" json:"token,omitempty"`
-	Live          bool                   `protobuf:"varint,5,opt,name=live,proto3" json:"live,omitempty"`
-	TtlMs         uint64                 `protobuf:"varint,6,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
-	DeadlineMs    uint64                 `protobuf:"varint,7,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`  // cluster time at which it is over
-	GoneMs        uint64                 `protobuf:"varint,8,opt,name=gone_ms,json=goneMs,proto3" json:"gone_ms,omitempty"`              // cluster time at which an ended one leaves the record
-	Ended         Reason                 `protobuf:"varint,9,opt,name=ended,proto3,enum=fencepost.fsm.v1.Reason" json:"ended,omitempty"` // why, if not live
-	Renewals      uint64                 `protobuf:"varint,10,opt,name=renewals,proto3" json:"renewals,omitempty"`
-	PreviousToken uint64                 `protobuf:"varint,11,opt,name=previous_token,json=previousToken,proto3" json:"previous_token,omitempty"`
-	Metadata      []*Pair                `protobuf:"bytes,12,rep,name=metadata,proto3" json:"metadata,omitempty"`
-	RequestKey    string                 `protobuf:"bytes,13,opt,name=request_key,json=requestKey,proto3" json:"request_key,omitempty"` // of the remembered request that acquired it
+	Slots         uint64                 `protobuf:"varint,2,opt,name=slots,proto3" json:"slots,omitempty"`
+	Holders       []*HolderRecord        `protobuf:"bytes,3,rep,name=holders,proto3" json:"holders,omitempty"`                           // in token order
+	Former        *HolderRecord          `protobuf:"bytes,4,opt,name=former,proto3" json:"former,omitempty"`                             // the one that ended last
+	Ended         Reason                 `protobuf:"varint,5,opt,name=ended,proto3,enum=fencepost.fsm.v1.Reason" json:"ended,omitempty"` // why it did
+	GoneMs        uint64                 `protobuf:"varint,6,opt,name=gone_ms,json=goneMs,proto3" json:"gone_ms,omitempty"`              // cluster time at which a name without holders leaves the record
+	LastToken     uint64                 `protobuf:"varint,7,opt,name=last_token,json=lastToken,proto3" json:"last_token,omitempty"`     // newest granted for the name
+	GraceUntilMs  uint64                 `protobuf:"varint,8,opt,name=grace_until_ms,json=graceUntilMs,proto3" json:"grace_until_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LeaseRecord) Reset() {
 	*x = LeaseRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[19]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1984,7 +2197,7 @@ func (x *LeaseRecord) String() string {
 func (*LeaseRecord) ProtoMessage() {}
 
 func (x *LeaseRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[19]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1997,7 +2210,7 @@ func (x *LeaseRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRecord.ProtoReflect.Descriptor instead.
 func (*LeaseRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{19}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LeaseRecord) GetName() string {
@@ -2007,53 +2220,25 @@ func (x *LeaseRecord) GetName() string {
 	return ""
 }
 
-func (x *LeaseRecord) GetHolder() string {
+func (x *LeaseRecord) GetSlots() uint64 {
 	if x != nil {
-		return x.Holder
-	}
-	return ""
-}
-
-func (x *LeaseRecord) GetPrincipal() string {
-	if x != nil {
-		return x.Principal
-	}
-	return ""
-}
-
-func (x *LeaseRecord) GetToken() uint64 {
-	if x != nil {
-		return x.Token
+		return x.Slots
 	}
 	return 0
 }
 
-func (x *LeaseRecord) GetLive() bool {
+func (x *LeaseRecord) GetHolders() []*HolderRecord {
 	if x != nil {
-		return x.Live
+		return x.Holders
 	}
-	return false
+	return nil
 }
 
-func (x *LeaseRecord) GetTtlMs() uint64 {
+func (x *LeaseRecord) GetFormer() *HolderRecord {
 	if x != nil {
-		return x.TtlMs
+		return x.Former
 	}
-	return 0
-}
-
-func (x *LeaseRecord) GetDeadlineMs() uint64 {
-	if x != nil {
-		return x.DeadlineMs
-	}
-	return 0
-}
-
-func (x *LeaseRecord) GetGoneMs() uint64 {
-	if x != nil {
-		return x.GoneMs
-	}
-	return 0
+	return nil
 }
 
 func (x *LeaseRecord) GetEnded() Reason {
@@ -2063,32 +2248,209 @@ func (x *LeaseRecord) GetEnded() Reason {
 	return Reason_REASON_NONE
 }
 
-func (x *LeaseRecord) GetRenewals() uint64 {
+func (x *LeaseRecord) GetGoneMs() uint64 {
+	if x != nil {
+		return x.GoneMs
+	}
+	return 0
+}
+
+func (x *LeaseRecord) GetLastToken() uint64 {
+	if x != nil {
+		return x.LastToken
+	}
+	return 0
+}
+
+func (x *LeaseRecord) GetGraceUntilMs() uint64 {
+	if x != nil {
+		return x.GraceUntilMs
+	}
+	return 0
+}
+
+type HolderRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Holder        string                 `protobuf:"bytes,1,opt,name=holder,proto3" json:"holder,omitempty"`
+	Principal     string                 `protobuf:"bytes,2,opt,name=principal,proto3" json:"principal,omitempty"`
+	Token         uint64                 `protobuf:"varint,3,opt,name=token,proto3" json:"token,omitempty"`
+	Take          uint64                 `protobuf:"varint,4,opt,name=take,proto3" json:"take,omitempty"`
+	TtlMs         uint64                 `protobuf:"varint,5,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	DeadlineMs    uint64                 `protobuf:"varint,6,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"` // cluster time at which it is over
+	GraceMs       uint64                 `protobuf:"varint,7,opt,name=grace_ms,json=graceMs,proto3" json:"grace_ms,omitempty"`
+	Renewals      uint64                 `protobuf:"varint,8,opt,name=renewals,proto3" json:"renewals,omitempty"`
+	PreviousToken uint64                 `protobuf:"varint,9,opt,name=previous_token,json=previousToken,proto3" json:"previous_token,omitempty"`
+	Metadata      []*Pair                `protobuf:"bytes,10,rep,name=metadata,proto3" json:"metadata,omitempty"`
+	RequestKey    string                 `protobuf:"bytes,11,opt,name=request_key,json=requestKey,proto3" json:"request_key,omitempty"` // of the remembered request that acquired it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HolderRecord) Reset() {
+	*x = HolderRecord{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HolderRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HolderRecord) ProtoMessage() {}
+
+func (x *HolderRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HolderRecord.ProtoReflect.Descriptor instead.
+func (*HolderRecord) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *HolderRecord) GetHolder() string {
+	if x != nil {
+		return x.Holder
+	}
+	return ""
+}
+
+func (x *HolderRecord) GetPrincipal() string {
+	if x != nil {
+		return x.Principal
+	}
+	return ""
+}
+
+func (x *HolderRecord) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+func (x *HolderRecord) GetTake() uint64 {
+	if x != nil {
+		return x.Take
+	}
+	return 0
+}
+
+func (x *HolderRecord) GetTtlMs() uint64 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
+func (x *HolderRecord) GetDeadlineMs() uint64 {
+	if x != nil {
+		return x.DeadlineMs
+	}
+	return 0
+}
+
+func (x *HolderRecord) GetGraceMs() uint64 {
+	if x != nil {
+		return x.GraceMs
+	}
+	return 0
+}
+
+func (x *HolderRecord) GetRenewals() uint64 {
 	if x != nil {
 		return x.Renewals
 	}
 	return 0
 }
 
-func (x *LeaseRecord) GetPreviousToken() uint64 {
+func (x *HolderRecord) GetPreviousToken() uint64 {
 	if x != nil {
 		return x.PreviousToken
 	}
 	return 0
 }
 
-func (x *LeaseRecord) GetMetadata() []*Pair {
+func (x *HolderRecord) GetMetadata() []*Pair {
 	if x != nil {
 		return x.Metadata
 	}
 	return nil
 }
 
-func (x *LeaseRecord) GetRequestKey() string {
+func (x *HolderRecord) GetRequestKey() string {
 	if x != nil {
 		return x.RequestKey
 	}
 	return ""
+}
+
+type WaiterRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Ticket        uint64                 `protobuf:"varint,1,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	UntilMs       uint64                 `protobuf:"varint,2,opt,name=until_ms,json=untilMs,proto3" json:"until_ms,omitempty"` // cluster time at which its wait is over
+	Acquire       *Acquire               `protobuf:"bytes,3,opt,name=acquire,proto3" json:"acquire,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaiterRecord) Reset() {
+	*x = WaiterRecord{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaiterRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaiterRecord) ProtoMessage() {}
+
+func (x *WaiterRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaiterRecord.ProtoReflect.Descriptor instead.
+func (*WaiterRecord) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *WaiterRecord) GetTicket() uint64 {
+	if x != nil {
+		return x.Ticket
+	}
+	return 0
+}
+
+func (x *WaiterRecord) GetUntilMs() uint64 {
+	if x != nil {
+		return x.UntilMs
+	}
+	return 0
+}
+
+func (x *WaiterRecord) GetAcquire() *Acquire {
+	if x != nil {
+		return x.Acquire
+	}
+	return nil
 }
 
 type KeyRecord struct {
@@ -2106,7 +2468,7 @@ type KeyRecord struct {
 
 func (x *KeyRecord) Reset() {
 	*x = KeyRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[20]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2118,7 +2480,7 @@ func (x *KeyRecord) String() string {
 func (*KeyRecord) ProtoMessage() {}
 
 func (x *KeyRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[20]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2131,7 +2493,7 @@ func (x *KeyRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyRecord.ProtoReflect.Descriptor instead.
 func (*KeyRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{20}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *KeyRecord) GetKey() string {
@@ -2196,7 +2558,7 @@ type RequestRecord struct {
 
 func (x *RequestRecord) Reset() {
 	*x = RequestRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[21]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2208,7 +2570,7 @@ func (x *RequestRecord) String() string {
 func (*RequestRecord) ProtoMessage() {}
 
 func (x *RequestRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[21]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2221,7 +2583,7 @@ func (x *RequestRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
 func (*RequestRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{21}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RequestRecord) GetPrincipal() string {
@@ -2269,7 +2631,7 @@ type Trailer struct {
 
 func (x *Trailer) Reset() {
 	*x = Trailer{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[22]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2281,7 +2643,7 @@ func (x *Trailer) String() string {
 func (*Trailer) ProtoMessage() {}
 
 func (x *Trailer) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[22]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2294,7 +2656,7 @@ func (x *Trailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trailer.ProtoReflect.Descriptor instead.
 func (*Trailer) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{22}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Trailer) GetRecords() uint64 {
@@ -2315,14 +2677,15 @@ var File_fsm_fsmpb_fsm_proto protoreflect.FileDescriptor
 
 const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\n" +
-	"\x13fsm/fsmpb/fsm.proto\x12\x10fencepost.fsm.v1\"\xe8\x03\n" +
+	"\x13fsm/fsmpb/fsm.proto\x12\x10fencepost.fsm.v1\"\x9c\x04\n" +
 	"\aCommand\x12\x15\n" +
 	"\x06now_ms\x18\x01 \x01(\x04R\x05nowMs\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x125\n" +
 	"\aacquire\x18\n" +
 	" \x01(\v2\x19.fencepost.fsm.v1.AcquireH\x00R\aacquire\x12/\n" +
 	"\x05renew\x18\v \x01(\v2\x17.fencepost.fsm.v1.RenewH\x00R\x05renew\x125\n" +
-	"\arelease\x18\f \x01(\v2\x19.fencepost.fsm.v1.ReleaseH\x00R\arelease\x125\n" +
+	"\arelease\x18\f \x01(\v2\x19.fencepost.fsm.v1.ReleaseH\x00R\arelease\x122\n" +
+	"\x06cancel\x18\r \x01(\v2\x18.fencepost.fsm.v1.CancelH\x00R\x06cancel\x125\n" +
 	"\aadvance\x18\x0e \x01(\v2\x19.fencepost.fsm.v1.AdvanceH\x00R\aadvance\x12/\n" +
 	"\x05write\x18\x0f \x01(\v2\x17.fencepost.fsm.v1.WriteH\x00R\x05write\x126\n" +
 	"\bset_node\x18\x10 \x01(\v2\x19.fencepost.fsm.v1.SetNodeH\x00R\asetNode\x12?\n" +
@@ -2338,13 +2701,17 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"serverMade\".\n" +
 	"\x04Pair\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value\"\xd3\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\xb1\x02\n" +
 	"\aAcquire\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x1c\n" +
 	"\tprincipal\x18\x03 \x01(\tR\tprincipal\x12\x15\n" +
 	"\x06ttl_ms\x18\x04 \x01(\x04R\x05ttlMs\x122\n" +
-	"\bmetadata\x18\x05 \x03(\v2\x16.fencepost.fsm.v1.PairR\bmetadata\x123\n" +
+	"\bmetadata\x18\x05 \x03(\v2\x16.fencepost.fsm.v1.PairR\bmetadata\x12\x17\n" +
+	"\await_ms\x18\x06 \x01(\x04R\x06waitMs\x12\x14\n" +
+	"\x05slots\x18\a \x01(\x04R\x05slots\x12\x12\n" +
+	"\x04take\x18\b \x01(\x04R\x04take\x12\x19\n" +
+	"\bgrace_ms\x18\t \x01(\x04R\agraceMs\x123\n" +
 	"\arequest\x18\n" +
 	" \x01(\v2\x19.fencepost.fsm.v1.RequestR\arequest\"h\n" +
 	"\aRenewal\x12\x12\n" +
@@ -2358,7 +2725,12 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05token\x18\x02 \x01(\x04R\x05token\x12\x1c\n" +
 	"\tprincipal\x18\x03 \x01(\tR\tprincipal\x123\n" +
-	"\arequest\x18\x04 \x01(\v2\x19.fencepost.fsm.v1.RequestR\arequest\"\t\n" +
+	"\arequest\x18\x04 \x01(\v2\x19.fencepost.fsm.v1.RequestR\arequest\"\x89\x01\n" +
+	"\x06Cancel\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
+	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x123\n" +
+	"\arequest\x18\x03 \x01(\v2\x19.fencepost.fsm.v1.RequestR\arequest\x12\x18\n" +
+	"\aattempt\x18\x04 \x01(\x04R\aattempt\"\t\n" +
 	"\aAdvance\"\x98\x02\n" +
 	"\aWriteOp\x122\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1e.fencepost.fsm.v1.WriteOp.KindR\x04kind\x12\x10\n" +
@@ -2402,7 +2774,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x04Tick\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\x04R\x06digest\x12!\n" +
 	"\fdigest_index\x18\x02 \x01(\x04R\vdigestIndex\x12%\n" +
-	"\x0edigest_version\x18\x03 \x01(\rR\rdigestVersion\"\xf1\x04\n" +
+	"\x0edigest_version\x18\x03 \x01(\rR\rdigestVersion\"\xcc\x06\n" +
 	"\aOutcome\x12*\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x16.fencepost.fsm.v1.CodeR\x04code\x120\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x18.fencepost.fsm.v1.ReasonR\x06reason\x12\x14\n" +
@@ -2424,20 +2796,29 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\bop_index\x18\x10 \x01(\rR\aopIndex\x12-\n" +
 	"\x03ops\x18\x11 \x03(\v2\x1b.fencepost.fsm.v1.OpOutcomeR\x03ops\x12\x10\n" +
 	"\x03key\x18\x12 \x01(\tR\x03key\x125\n" +
-	"\brenewals\x18\x13 \x03(\v2\x19.fencepost.fsm.v1.OutcomeR\brenewals\"\xa3\x01\n" +
+	"\brenewals\x18\x13 \x03(\v2\x19.fencepost.fsm.v1.OutcomeR\brenewals\x12\x16\n" +
+	"\x06ticket\x18\x14 \x01(\x04R\x06ticket\x12\x14\n" +
+	"\x05slots\x18\x15 \x01(\x04R\x05slots\x12\x12\n" +
+	"\x04take\x18\x16 \x01(\x04R\x04take\x12!\n" +
+	"\foldest_token\x18\x17 \x01(\x04R\voldestToken\x12!\n" +
+	"\fqueue_length\x18\x18 \x01(\x04R\vqueueLength\x12\x19\n" +
+	"\bgrace_ms\x18\x19 \x01(\x04R\agraceMs\x12\x18\n" +
+	"\aattempt\x18\x1a \x01(\x04R\aattempt\x12\x1c\n" +
+	"\tcancelled\x18\x1b \x01(\bR\tcancelled\"\xa3\x01\n" +
 	"\tOpOutcome\x122\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\x1e.fencepost.fsm.v1.WriteOp.KindR\x04kind\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x04R\aversion\x12\x18\n" +
 	"\adeleted\x18\x04 \x01(\bR\adeleted\x12\x1c\n" +
-	"\twatermark\x18\x05 \x01(\x04R\twatermark\"\xd0\x02\n" +
+	"\twatermark\x18\x05 \x01(\x04R\twatermark\"\x8a\x03\n" +
 	"\x06Record\x122\n" +
 	"\x06header\x18\x01 \x01(\v2\x18.fencepost.fsm.v1.HeaderH\x00R\x06header\x125\n" +
 	"\x05lease\x18\x02 \x01(\v2\x1d.fencepost.fsm.v1.LeaseRecordH\x00R\x05lease\x12/\n" +
 	"\x03key\x18\x03 \x01(\v2\x1b.fencepost.fsm.v1.KeyRecordH\x00R\x03key\x12;\n" +
 	"\arequest\x18\x04 \x01(\v2\x1f.fencepost.fsm.v1.RequestRecordH\x00R\arequest\x12,\n" +
 	"\x04node\x18\x05 \x01(\v2\x16.fencepost.fsm.v1.NodeH\x00R\x04node\x125\n" +
-	"\atrailer\x18\x06 \x01(\v2\x19.fencepost.fsm.v1.TrailerH\x00R\atrailerB\b\n" +
+	"\atrailer\x18\x06 \x01(\v2\x19.fencepost.fsm.v1.TrailerH\x00R\atrailer\x128\n" +
+	"\x06waiter\x18\a \x01(\v2\x1e.fencepost.fsm.v1.WaiterRecordH\x00R\x06waiterB\b\n" +
 	"\x06record\"\xed\x01\n" +
 	"\x06Header\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
@@ -2461,24 +2842,36 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x13refused_wrong_lease\x18\b \x01(\x04R\x11refusedWrongLease\x12(\n" +
 	"\x10refused_not_held\x18\t \x01(\x04R\x0erefusedNotHeld\x12,\n" +
 	"\x12refused_not_issued\x18\n" +
-	" \x01(\x04R\x10refusedNotIssued\"\x9a\x03\n" +
+	" \x01(\x04R\x10refusedNotIssued\"\xb7\x02\n" +
 	"\vLeaseRecord\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x1c\n" +
-	"\tprincipal\x18\x03 \x01(\tR\tprincipal\x12\x14\n" +
-	"\x05token\x18\x04 \x01(\x04R\x05token\x12\x12\n" +
-	"\x04live\x18\x05 \x01(\bR\x04live\x12\x15\n" +
-	"\x06ttl_ms\x18\x06 \x01(\x04R\x05ttlMs\x12\x1f\n" +
-	"\vdeadline_ms\x18\a \x01(\x04R\n" +
-	"deadlineMs\x12\x17\n" +
-	"\agone_ms\x18\b \x01(\x04R\x06goneMs\x12.\n" +
-	"\x05ended\x18\t \x01(\x0e2\x18.fencepost.fsm.v1.ReasonR\x05ended\x12\x1a\n" +
-	"\brenewals\x18\n" +
-	" \x01(\x04R\brenewals\x12%\n" +
-	"\x0eprevious_token\x18\v \x01(\x04R\rpreviousToken\x122\n" +
-	"\bmetadata\x18\f \x03(\v2\x16.fencepost.fsm.v1.PairR\bmetadata\x12\x1f\n" +
-	"\vrequest_key\x18\r \x01(\tR\n" +
-	"requestKey\"\xbe\x01\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05slots\x18\x02 \x01(\x04R\x05slots\x128\n" +
+	"\aholders\x18\x03 \x03(\v2\x1e.fencepost.fsm.v1.HolderRecordR\aholders\x126\n" +
+	"\x06former\x18\x04 \x01(\v2\x1e.fencepost.fsm.v1.HolderRecordR\x06former\x12.\n" +
+	"\x05ended\x18\x05 \x01(\x0e2\x18.fencepost.fsm.v1.ReasonR\x05ended\x12\x17\n" +
+	"\agone_ms\x18\x06 \x01(\x04R\x06goneMs\x12\x1d\n" +
+	"\n" +
+	"last_token\x18\a \x01(\x04R\tlastToken\x12$\n" +
+	"\x0egrace_until_ms\x18\b \x01(\x04R\fgraceUntilMs\"\xd9\x02\n" +
+	"\fHolderRecord\x12\x16\n" +
+	"\x06holder\x18\x01 \x01(\tR\x06holder\x12\x1c\n" +
+	"\tprincipal\x18\x02 \x01(\tR\tprincipal\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\x04R\x05token\x12\x12\n" +
+	"\x04take\x18\x04 \x01(\x04R\x04take\x12\x15\n" +
+	"\x06ttl_ms\x18\x05 \x01(\x04R\x05ttlMs\x12\x1f\n" +
+	"\vdeadline_ms\x18\x06 \x01(\x04R\n" +
+	"deadlineMs\x12\x19\n" +
+	"\bgrace_ms\x18\a \x01(\x04R\agraceMs\x12\x1a\n" +
+	"\brenewals\x18\b \x01(\x04R\brenewals\x12%\n" +
+	"\x0eprevious_token\x18\t \x01(\x04R\rpreviousToken\x122\n" +
+	"\bmetadata\x18\n" +
+	" \x03(\v2\x16.fencepost.fsm.v1.PairR\bmetadata\x12\x1f\n" +
+	"\vrequest_key\x18\v \x01(\tR\n" +
+	"requestKey\"v\n" +
+	"\fWaiterRecord\x12\x16\n" +
+	"\x06ticket\x18\x01 \x01(\x04R\x06ticket\x12\x19\n" +
+	"\buntil_ms\x18\x02 \x01(\x04R\auntilMs\x123\n" +
+	"\aacquire\x18\x03 \x01(\v2\x19.fencepost.fsm.v1.AcquireR\aacquire\"\xbe\x01\n" +
 	"\tKeyRecord\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x18\n" +
 	"\apresent\x18\x02 \x01(\bR\apresent\x12\x14\n" +
@@ -2499,7 +2892,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x05Guard\x12\x10\n" +
 	"\fGUARD_LATEST\x10\x00\x12\x0e\n" +
 	"\n" +
-	"GUARD_HELD\x10\x01*\xe0\x01\n" +
+	"GUARD_HELD\x10\x01*\x9c\x02\n" +
 	"\x04Code\x12\v\n" +
 	"\aCODE_OK\x10\x00\x12\x18\n" +
 	"\x14CODE_INVALID_REQUEST\x10\x01\x12\x12\n" +
@@ -2510,7 +2903,11 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x15CODE_VERSION_MISMATCH\x10\x06\x12\x19\n" +
 	"\x15CODE_TOKEN_NOT_ISSUED\x10\a\x12\x13\n" +
 	"\x0fCODE_KEY_REUSED\x10\b\x12\x12\n" +
-	"\x0eCODE_NOT_FOUND\x10\t*\xfc\x01\n" +
+	"\x0eCODE_NOT_FOUND\x10\t\x12\x0f\n" +
+	"\vCODE_QUEUED\x10\n" +
+	"\x12\x12\n" +
+	"\x0eCODE_CANCELLED\x10\v\x12\x15\n" +
+	"\x11CODE_SLOTS_DIFFER\x10\f*\xa6\x02\n" +
 	"\x06Reason\x12\x0f\n" +
 	"\vREASON_NONE\x10\x00\x12\x12\n" +
 	"\x0eREASON_EXPIRED\x10\x01\x12\x13\n" +
@@ -2523,7 +2920,9 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x14REASON_NOT_ON_RECORD\x10\b\x12\x16\n" +
 	"\x12REASON_WRONG_LEASE\x10\t\x12\x13\n" +
 	"\x0fREASON_NOT_HELD\x10\n" +
-	"B\x15Z\x13fencepost/fsm/fsmpbb\x06proto3"
+	"\x12\x12\n" +
+	"\x0eREASON_TIMEOUT\x10\v\x12\x14\n" +
+	"\x10REASON_CANCELLED\x10\fB\x15Z\x13fencepost/fsm/fsmpbb\x06proto3"
 
 var (
 	file_fsm_fsmpb_fsm_proto_rawDescOnce sync.Once
@@ -2538,7 +2937,7 @@ func file_fsm_fsmpb_fsm_proto_rawDescGZIP() []byte {
 }
 
 var file_fsm_fsmpb_fsm_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_fsm_fsmpb_fsm_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_fsm_fsmpb_fsm_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_fsm_fsmpb_fsm_proto_goTypes = []any{
 	(Guard)(0),            // 0: fencepost.fsm.v1.Guard
 	(Code)(0),             // 1: fencepost.fsm.v1.Code
@@ -2551,63 +2950,72 @@ var file_fsm_fsmpb_fsm_proto_goTypes = []any{
 	(*Renewal)(nil),       // 8: fencepost.fsm.v1.Renewal
 	(*Renew)(nil),         // 9: fencepost.fsm.v1.Renew
 	(*Release)(nil),       // 10: fencepost.fsm.v1.Release
-	(*Advance)(nil),       // 11: fencepost.fsm.v1.Advance
-	(*WriteOp)(nil),       // 12: fencepost.fsm.v1.WriteOp
-	(*Write)(nil),         // 13: fencepost.fsm.v1.Write
-	(*Node)(nil),          // 14: fencepost.fsm.v1.Node
-	(*SetNode)(nil),       // 15: fencepost.fsm.v1.SetNode
-	(*RemoveNode)(nil),    // 16: fencepost.fsm.v1.RemoveNode
-	(*Tick)(nil),          // 17: fencepost.fsm.v1.Tick
-	(*Outcome)(nil),       // 18: fencepost.fsm.v1.Outcome
-	(*OpOutcome)(nil),     // 19: fencepost.fsm.v1.OpOutcome
-	(*Record)(nil),        // 20: fencepost.fsm.v1.Record
-	(*Header)(nil),        // 21: fencepost.fsm.v1.Header
-	(*Totals)(nil),        // 22: fencepost.fsm.v1.Totals
-	(*LeaseRecord)(nil),   // 23: fencepost.fsm.v1.LeaseRecord
-	(*KeyRecord)(nil),     // 24: fencepost.fsm.v1.KeyRecord
-	(*RequestRecord)(nil), // 25: fencepost.fsm.v1.RequestRecord
-	(*Trailer)(nil),       // 26: fencepost.fsm.v1.Trailer
+	(*Cancel)(nil),        // 11: fencepost.fsm.v1.Cancel
+	(*Advance)(nil),       // 12: fencepost.fsm.v1.Advance
+	(*WriteOp)(nil),       // 13: fencepost.fsm.v1.WriteOp
+	(*Write)(nil),         // 14: fencepost.fsm.v1.Write
+	(*Node)(nil),          // 15: fencepost.fsm.v1.Node
+	(*SetNode)(nil),       // 16: fencepost.fsm.v1.SetNode
+	(*RemoveNode)(nil),    // 17: fencepost.fsm.v1.RemoveNode
+	(*Tick)(nil),          // 18: fencepost.fsm.v1.Tick
+	(*Outcome)(nil),       // 19: fencepost.fsm.v1.Outcome
+	(*OpOutcome)(nil),     // 20: fencepost.fsm.v1.OpOutcome
+	(*Record)(nil),        // 21: fencepost.fsm.v1.Record
+	(*Header)(nil),        // 22: fencepost.fsm.v1.Header
+	(*Totals)(nil),        // 23: fencepost.fsm.v1.Totals
+	(*LeaseRecord)(nil),   // 24: fencepost.fsm.v1.LeaseRecord
+	(*HolderRecord)(nil),  // 25: fencepost.fsm.v1.HolderRecord
+	(*WaiterRecord)(nil),  // 26: fencepost.fsm.v1.WaiterRecord
+	(*KeyRecord)(nil),     // 27: fencepost.fsm.v1.KeyRecord
+	(*RequestRecord)(nil), // 28: fencepost.fsm.v1.RequestRecord
+	(*Trailer)(nil),       // 29: fencepost.fsm.v1.Trailer
 }
 var file_fsm_fsmpb_fsm_proto_depIdxs = []int32{
 	7,  // 0: fencepost.fsm.v1.Command.acquire:type_name -> fencepost.fsm.v1.Acquire
 	9,  // 1: fencepost.fsm.v1.Command.renew:type_name -> fencepost.fsm.v1.Renew
 	10, // 2: fencepost.fsm.v1.Command.release:type_name -> fencepost.fsm.v1.Release
-	11, // 3: fencepost.fsm.v1.Command.advance:type_name -> fencepost.fsm.v1.Advance
-	13, // 4: fencepost.fsm.v1.Command.write:type_name -> fencepost.fsm.v1.Write
-	15, // 5: fencepost.fsm.v1.Command.set_node:type_name -> fencepost.fsm.v1.SetNode
-	16, // 6: fencepost.fsm.v1.Command.remove_node:type_name -> fencepost.fsm.v1.RemoveNode
-	17, // 7: fencepost.fsm.v1.Command.tick:type_name -> fencepost.fsm.v1.Tick
-	6,  // 8: fencepost.fsm.v1.Acquire.metadata:type_name -> fencepost.fsm.v1.Pair
-	5,  // 9: fencepost.fsm.v1.Acquire.request:type_name -> fencepost.fsm.v1.Request
-	8,  // 10: fencepost.fsm.v1.Renew.renewals:type_name -> fencepost.fsm.v1.Renewal
-	5,  // 11: fencepost.fsm.v1.Release.request:type_name -> fencepost.fsm.v1.Request
-	3,  // 12: fencepost.fsm.v1.WriteOp.kind:type_name -> fencepost.fsm.v1.WriteOp.Kind
-	0,  // 13: fencepost.fsm.v1.Write.guard:type_name -> fencepost.fsm.v1.Guard
-	12, // 14: fencepost.fsm.v1.Write.ops:type_name -> fencepost.fsm.v1.WriteOp
-	5,  // 15: fencepost.fsm.v1.Write.request:type_name -> fencepost.fsm.v1.Request
-	14, // 16: fencepost.fsm.v1.SetNode.node:type_name -> fencepost.fsm.v1.Node
-	1,  // 17: fencepost.fsm.v1.Outcome.code:type_name -> fencepost.fsm.v1.Code
-	2,  // 18: fencepost.fsm.v1.Outcome.reason:type_name -> fencepost.fsm.v1.Reason
-	6,  // 19: fencepost.fsm.v1.Outcome.metadata:type_name -> fencepost.fsm.v1.Pair
-	19, // 20: fencepost.fsm.v1.Outcome.ops:type_name -> fencepost.fsm.v1.OpOutcome
-	18, // 21: fencepost.fsm.v1.Outcome.renewals:type_name -> fencepost.fsm.v1.Outcome
-	3,  // 22: fencepost.fsm.v1.OpOutcome.kind:type_name -> fencepost.fsm.v1.WriteOp.Kind
-	21, // 23: fencepost.fsm.v1.Record.header:type_name -> fencepost.fsm.v1.Header
-	23, // 24: fencepost.fsm.v1.Record.lease:type_name -> fencepost.fsm.v1.LeaseRecord
-	24, // 25: fencepost.fsm.v1.Record.key:type_name -> fencepost.fsm.v1.KeyRecord
-	25, // 26: fencepost.fsm.v1.Record.request:type_name -> fencepost.fsm.v1.RequestRecord
-	14, // 27: fencepost.fsm.v1.Record.node:type_name -> fencepost.fsm.v1.Node
-	26, // 28: fencepost.fsm.v1.Record.trailer:type_name -> fencepost.fsm.v1.Trailer
-	22, // 29: fencepost.fsm.v1.Header.totals:type_name -> fencepost.fsm.v1.Totals
-	2,  // 30: fencepost.fsm.v1.LeaseRecord.ended:type_name -> fencepost.fsm.v1.Reason
-	6,  // 31: fencepost.fsm.v1.LeaseRecord.metadata:type_name -> fencepost.fsm.v1.Pair
-	5,  // 32: fencepost.fsm.v1.RequestRecord.request:type_name -> fencepost.fsm.v1.Request
-	18, // 33: fencepost.fsm.v1.RequestRecord.outcome:type_name -> fencepost.fsm.v1.Outcome
-	34, // [34:34] is the sub-list for method output_type
-	34, // [34:34] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	11, // 3: fencepost.fsm.v1.Command.cancel:type_name -> fencepost.fsm.v1.Cancel
+	12, // 4: fencepost.fsm.v1.Command.advance:type_name -> fencepost.fsm.v1.Advance
+	14, // 5: fencepost.fsm.v1.Command.write:type_name -> fencepost.fsm.v1.Write
+	16, // 6: fencepost.fsm.v1.Command.set_node:type_name -> fencepost.fsm.v1.SetNode
+	17, // 7: fencepost.fsm.v1.Command.remove_node:type_name -> fencepost.fsm.v1.RemoveNode
+	18, // 8: fencepost.fsm.v1.Command.tick:type_name -> fencepost.fsm.v1.Tick
+	6,  // 9: fencepost.fsm.v1.Acquire.metadata:type_name -> fencepost.fsm.v1.Pair
+	5,  // 10: fencepost.fsm.v1.Acquire.request:type_name -> fencepost.fsm.v1.Request
+	8,  // 11: fencepost.fsm.v1.Renew.renewals:type_name -> fencepost.fsm.v1.Renewal
+	5,  // 12: fencepost.fsm.v1.Release.request:type_name -> fencepost.fsm.v1.Request
+	5,  // 13: fencepost.fsm.v1.Cancel.request:type_name -> fencepost.fsm.v1.Request
+	3,  // 14: fencepost.fsm.v1.WriteOp.kind:type_name -> fencepost.fsm.v1.WriteOp.Kind
+	0,  // 15: fencepost.fsm.v1.Write.guard:type_name -> fencepost.fsm.v1.Guard
+	13, // 16: fencepost.fsm.v1.Write.ops:type_name -> fencepost.fsm.v1.WriteOp
+	5,  // 17: fencepost.fsm.v1.Write.request:type_name -> fencepost.fsm.v1.Request
+	15, // 18: fencepost.fsm.v1.SetNode.node:type_name -> fencepost.fsm.v1.Node
+	1,  // 19: fencepost.fsm.v1.Outcome.code:type_name -> fencepost.fsm.v1.Code
+	2,  // 20: fencepost.fsm.v1.Outcome.reason:type_name -> fencepost.fsm.v1.Reason
+	6,  // 21: fencepost.fsm.v1.Outcome.metadata:type_name -> fencepost.fsm.v1.Pair
+	20, // 22: fencepost.fsm.v1.Outcome.ops:type_name -> fencepost.fsm.v1.OpOutcome
+	19, // 23: fencepost.fsm.v1.Outcome.renewals:type_name -> fencepost.fsm.v1.Outcome
+	3,  // 24: fencepost.fsm.v1.OpOutcome.kind:type_name -> fencepost.fsm.v1.WriteOp.Kind
+	22, // 25: fencepost.fsm.v1.Record.header:type_name -> fencepost.fsm.v1.Header
+	24, // 26: fencepost.fsm.v1.Record.lease:type_name -> fencepost.fsm.v1.LeaseRecord
+	27, // 27: fencepost.fsm.v1.Record.key:type_name -> fencepost.fsm.v1.KeyRecord
+	28, // 28: fencepost.fsm.v1.Record.request:type_name -> fencepost.fsm.v1.RequestRecord
+	15, // 29: fencepost.fsm.v1.Record.node:type_name -> fencepost.fsm.v1.Node
+	29, // 30: fencepost.fsm.v1.Record.trailer:type_name -> fencepost.fsm.v1.Trailer
+	26, // 31: fencepost.fsm.v1.Record.waiter:type_name -> fencepost.fsm.v1.WaiterRecord
+	23, // 32: fencepost.fsm.v1.Header.totals:type_name -> fencepost.fsm.v1.Totals
+	25, // 33: fencepost.fsm.v1.LeaseRecord.holders:type_name -> fencepost.fsm.v1.HolderRecord
+	25, // 34: fencepost.fsm.v1.LeaseRecord.former:type_name -> fencepost.fsm.v1.HolderRecord
+	2,  // 35: fencepost.fsm.v1.LeaseRecord.ended:type_name -> fencepost.fsm.v1.Reason
+	6,  // 36: fencepost.fsm.v1.HolderRecord.metadata:type_name -> fencepost.fsm.v1.Pair
+	7,  // 37: fencepost.fsm.v1.WaiterRecord.acquire:type_name -> fencepost.fsm.v1.Acquire
+	5,  // 38: fencepost.fsm.v1.RequestRecord.request:type_name -> fencepost.fsm.v1.Request
+	19, // 39: fencepost.fsm.v1.RequestRecord.outcome:type_name -> fencepost.fsm.v1.Outcome
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_fsm_fsmpb_fsm_proto_init() }
@@ -2619,20 +3027,22 @@ func file_fsm_fsmpb_fsm_proto_init() {
 		(*Command_Acquire)(nil),
 		(*Command_Renew)(nil),
 		(*Command_Release)(nil),
+		(*Command_Cancel)(nil),
 		(*Command_Advance)(nil),
 		(*Command_Write)(nil),
 		(*Command_SetNode)(nil),
 		(*Command_RemoveNode)(nil),
 		(*Command_Tick)(nil),
 	}
-	file_fsm_fsmpb_fsm_proto_msgTypes[8].OneofWrappers = []any{}
-	file_fsm_fsmpb_fsm_proto_msgTypes[16].OneofWrappers = []any{
+	file_fsm_fsmpb_fsm_proto_msgTypes[9].OneofWrappers = []any{}
+	file_fsm_fsmpb_fsm_proto_msgTypes[17].OneofWrappers = []any{
 		(*Record_Header)(nil),
 		(*Record_Lease)(nil),
 		(*Record_Key)(nil),
 		(*Record_Request)(nil),
 		(*Record_Node)(nil),
 		(*Record_Trailer)(nil),
+		(*Record_Waiter)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2640,7 +3050,7 @@ func file_fsm_fsmpb_fsm_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fsm_fsmpb_fsm_proto_rawDesc), len(file_fsm_fsmpb_fsm_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   23,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

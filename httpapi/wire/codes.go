@@ -13,6 +13,9 @@ const (
 	CodeMethod          Code = "method_not_allowed"
 	CodeLeaseHeld       Code = "lease_held"
 	CodeLeaseLost       Code = "lease_lost"
+	CodeCancelled       Code = "cancelled"
+	CodeSlotsDiffer     Code = "slots_differ"
+	CodeQueueFull       Code = "queue_full"
 	CodeNameInUse       Code = "name_in_use" // a healthy member has the joining node's name
 	CodeStaleToken      Code = "stale_token"
 	CodeVersionMismatch Code = "version_mismatch"
@@ -48,6 +51,12 @@ const (
 	ReasonNotHeld        = "not_held"
 )
 
+// Reasons for which a waiter leaves the queue without a grant.
+const (
+	ReasonTimeout   = "timeout"
+	ReasonCancelled = "cancelled"
+)
+
 // HTTP is the one table from code to status and title. The 503s and the 429 say
 // that nothing was accepted, 504 that it may have been (P10). A code that it
 // does not know is an internal error.
@@ -67,6 +76,12 @@ func (c Code) HTTP() (status int, title string) {
 		return http.StatusConflict, "Somebody holds the lease"
 	case CodeLeaseLost:
 		return http.StatusConflict, "The token no longer holds the lease"
+	case CodeCancelled:
+		return http.StatusConflict, "The acquire was cancelled"
+	case CodeSlotsDiffer:
+		return http.StatusConflict, "The live lease has other slots"
+	case CodeQueueFull:
+		return http.StatusTooManyRequests, "Too many wait already"
 	case CodeNameInUse:
 		return http.StatusConflict, "A healthy member has this name"
 	case CodeStaleToken:

@@ -4,11 +4,11 @@ package wire
 type AcquireRequest struct {
 	Holder   string            `json:"holder"`             // a label for people
 	TTLMS    uint64            `json:"ttl_ms,omitempty"`   // default 10000
-	WaitMS   uint64            `json:"wait_ms,omitempty"`  // default 0; only 0 yet
+	WaitMS   uint64            `json:"wait_ms,omitempty"`  // default 0: refused rather than queued
 	Metadata map[string]string `json:"metadata,omitempty"` // default {}
-	Slots    uint64            `json:"slots,omitempty"`    // default 1; only 1 yet
-	Take     uint64            `json:"take,omitempty"`     // default 1; only 1 yet
-	GraceMS  uint64            `json:"grace_ms,omitempty"` // default 0; only 0 yet
+	Slots    uint64            `json:"slots,omitempty"`    // of the lease; default 1
+	Take     uint64            `json:"take,omitempty"`     // of them by this holder; default 1
+	GraceMS  uint64            `json:"grace_ms,omitempty"` // after an expiry nobody is granted the name for so long; default 0
 }
 
 // Acquired is the answer to an acquire that was granted. The lease is held for
@@ -43,6 +43,11 @@ type Renewed struct {
 	Token       uint64 `json:"token"`
 	TTLMS       uint64 `json:"ttl_ms"`
 	ExpiresInMS uint64 `json:"expires_in_ms"`
+}
+
+// Cancelled is the answer to a cancel; false: the request had nothing any more.
+type Cancelled struct {
+	Cancelled bool `json:"cancelled"`
 }
 
 // ReleaseRequest is the body of POST /v1/leases/{name}/release.

@@ -20,6 +20,8 @@ type Problem struct {
 	ExpiresInMS *uint64 `json:"expires_in_ms,omitempty"` // lease_held
 	QueueLength *uint64 `json:"queue_length,omitempty"`  // lease_held
 	WaitedMS    *uint64 `json:"waited_ms,omitempty"`     // lease_held
+	GraceMS     *uint64 `json:"grace_ms,omitempty"`      // lease_held, in place of a holder: left of a grace
+	Slots       uint64  `json:"slots,omitempty"`         // slots_differ: of the live lease
 
 	Watermark  *uint64 `json:"watermark,omitempty"`   // stale_token, token_not_issued; not_found if one is kept
 	Version    *uint64 `json:"version,omitempty"`     // version_mismatch; 0: no such key

@@ -5,7 +5,16 @@ import (
 	metrics "github.com/hashicorp/go-metrics/compat"
 	sink "github.com/hashicorp/go-metrics/compat/prometheus"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 )
+
+// processMetrics are what is measured once for a process: what Raft and its log
+// store measure, and Go's and the kernel's view of it, under their usual names.
+func processMetrics(log hclog.Logger) prometheus.Gatherer {
+	process := prometheus.NewRegistry()
+	process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return prometheus.Gatherers{process, raftMetrics(log)}
+}
 
 // raftMetrics routes what Raft and its log store measure, which goes to a
 // global sink, to a registry. All nodes in one process share them. It must go
