@@ -49,14 +49,14 @@ func TestP14_DigestRing(t *testing.T) {
 	for i := uint64(1); i <= 1<<17; i++ {
 		r.add(i, i*7)
 	}
-	if err := r.compare(&fsmpb.Tick{DigestVersion: 1, DigestIndex: 1 << 17, Digest: 7 << 17}); err != nil {
+	if err := r.compare(&fsmpb.Tick{DigestVersion: fsm.DigestVersion, DigestIndex: 1 << 17, Digest: 7 << 17}); err != nil {
 		t.Fatalf("equal digests: %v", err)
 	}
-	err := r.compare(&fsmpb.Tick{DigestVersion: 1, DigestIndex: 1 << 17, Digest: 1})
+	err := r.compare(&fsmpb.Tick{DigestVersion: fsm.DigestVersion, DigestIndex: 1 << 17, Digest: 1})
 	if err == nil || !strings.Contains(err.Error(), "131072") {
 		t.Fatalf("differing digests: %v", err)
 	}
-	if err := r.compare(&fsmpb.Tick{DigestVersion: 1, DigestIndex: 5, Digest: 1}); err != nil {
+	if err := r.compare(&fsmpb.Tick{DigestVersion: fsm.DigestVersion, DigestIndex: 5, Digest: 1}); err != nil {
 		t.Fatalf("an index that is no longer kept: %v", err)
 	}
 	if err := r.compare(&fsmpb.Tick{DigestVersion: 99, DigestIndex: 1 << 17, Digest: 1}); err != nil {

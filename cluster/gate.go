@@ -13,9 +13,11 @@ import (
 const (
 	// maxProposals is how many proposals may be in flight at Raft, whose own
 	// queue is first come, first served: what has gone through the gate can no
-	// longer be overtaken. Twice what one disk write carries keeps the disk and
-	// the followers busy at the same time.
-	maxProposals = 2 * maxAppendEntries
+	// longer be overtaken. Four times what one disk write carries: one of these is
+	// being written here, one by the followers, one is being applied and
+	// answered, and one stands ready. Half as many cost over a third of the writes
+	// at 256 clients, in simulation with a disk of 4 ms.
+	maxProposals = 4 * maxAppendEntries
 	// lowerTurn is which of the slots handed to waiters go to a lower class.
 	lowerTurn = 16
 )

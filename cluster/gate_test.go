@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -236,6 +237,9 @@ func TestGateLosesNoSlot(t *testing.T) {
 						t.Errorf("%d are inside", now)
 					}
 					admitted.Add(1)
+					for range random.IntN(8) {
+						runtime.Gosched() // so that others come meanwhile, and wait
+					}
 					inside.Add(-1)
 					g.leave()
 				} else {

@@ -195,16 +195,16 @@ func acquireAll(t *testing.T, l *simNode, tokens []uint64, ttl time.Duration) {
 	}
 }
 
-// crowded stalls the leader's disk and fills the gate, with one acquisition that
-// waits outside; its error comes through the channel.
-func crowded(ctx context.Context, s *sim, l *simNode) (resume func(), outside <-chan error) {
-	g := l.mustAcquire("guard", time.Hour)
-	resume = l.store.stall()
-	for i := range maxProposals {
-		go func() { _, _ = l.put(fmt.Sprint(i), g.Token, "v") }()
+// crowded takes all slots of the gate, with one acquisition that waits outside;
+// its error comes through the channel.
+func crowded(ctx context.Context, s *sim, l *simNode) (empty func(), outside <-chan error) {
+	s.t.Helper()
+	for range maxProposals {
+		if err := l.gate.enter(ctx, classLeader, time.Second); err != nil {
+			s.t.Fatal(err)
+		}
 	}
 	got := make(chan error, 1)
-	synctest.Wait()
 	go func() {
 		_, err := l.Acquire(ctx, time.Now(), &fsmpb.Acquire{Name: "outside", Holder: "h", TtlMs: 60_000})
 		got <- err
@@ -213,7 +213,11 @@ func crowded(ctx context.Context, s *sim, l *simNode) (resume func(), outside <-
 	if l.gate.count() != 1 {
 		s.t.Fatalf("%d wait at the gate, want the acquisition", l.gate.count())
 	}
-	return resume, got
+	return func() {
+		for range maxProposals {
+			l.gate.leave()
+		}
+	}, got
 }
 
 // P10: what ends at the gate was not handed over, is answered so, and indeed
@@ -221,41 +225,36 @@ func crowded(ctx context.Context, s *sim, l *simNode) (resume func(), outside <-
 func TestP10_WhatEndsAtTheGateNeverHappens(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		end  func(cancel func(), l *simNode, resume func())
+		end  func(cancel func(), l *simNode)
 		want error
 	}{
-		{"the caller leaves", func(cancel func(), l *simNode, resume func()) { cancel(); synctest.Wait(); resume() }, ErrOverloaded},
-		{"too long", func(_ func(), l *simNode, resume func()) { time.Sleep(enqueueBound + time.Millisecond); resume() }, ErrOverloaded},
-		{"the node stops", func(_ func(), l *simNode, resume func()) {
-			go func() { time.Sleep(10 * time.Millisecond); resume() }()
-			l.stop()
-		}, ErrShuttingDown},
-		{"it no longer leads", func(_ func(), l *simNode, resume func()) { l.s.cut(l); resume() }, ErrNoLeader},
+		{"the caller leaves", func(cancel func(), _ *simNode) { cancel() }, ErrOverloaded},
+		{"too long", func(func(), *simNode) { time.Sleep(enqueueBound) }, ErrOverloaded},
+		{"the node stops", func(_ func(), l *simNode) { l.stop() }, ErrShuttingDown},
+		{"it no longer leads", func(_ func(), l *simNode) { l.s.cut(l) }, ErrNoLeader},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			inSim(t, func(t *testing.T, s *sim) {
 				l := s.leader()
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				resume, outside := crowded(ctx, s, l)
-				tt.end(cancel, l, resume)
+				empty, outside := crowded(ctx, s, l)
+				tt.end(cancel, l)
 				if err := <-outside; !errors.Is(err, tt.want) || errors.Is(err, ErrOutcomeUnknown) {
 					t.Fatalf("got %v, want %v", err, tt.want)
 				}
+				empty()
 				time.Sleep(time.Second)
 				s.connectAll()
 				if lease, _, err := s.leader().lease("outside"); err != nil || lease != nil {
 					t.Fatalf("it happened all the same: %+v %v", lease, err)
 				}
-				for range 200 { // all slots have come back
-					if l.gate.mu.Lock(); l.gate.free == maxProposals {
-						l.gate.mu.Unlock()
-						return
-					}
-					l.gate.mu.Unlock()
-					time.Sleep(10 * time.Millisecond)
+				synctest.Wait()
+				l.gate.mu.Lock()
+				defer l.gate.mu.Unlock()
+				if l.gate.free != maxProposals {
+					t.Fatalf("%d of %d slots are free", l.gate.free, maxProposals)
 				}
-				t.Fatalf("%d of %d slots are free", l.gate.free, maxProposals)
 			})
 		})
 	}

@@ -26,7 +26,7 @@ import (
 // written and read record by record: the state is never held twice.
 const (
 	snapshotMagic   = "FENCEPOST\n"
-	snapshotVersion = 1
+	snapshotVersion = 2 // 1: before leases could be shared
 	// maxFrameBytes is far above the largest record that the limits allow.
 	maxFrameBytes = 64 << 20
 )

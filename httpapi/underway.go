@@ -74,6 +74,8 @@ func (u *underway) look() {
 	ended := u.takeAllBut(leader)
 	if len(u.calls) > 0 {
 		u.timer.Reset(leaderLook)
+	} else {
+		u.timer.Stop() // one that was added and ended meanwhile has started it
 	}
 	u.mu.Unlock()
 	endAll(ended)
