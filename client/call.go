@@ -227,6 +227,7 @@ func problem(resp *http.Response, body []byte) *Error {
 	e.Code, e.Reason, e.Title, e.Detail, e.Field = p.Code, p.Reason, p.Title, p.Detail, p.Field
 	e.Holder, e.Token, e.LastToken = value(p.Holder), p.Token, value(p.LastToken)
 	e.Watermark, e.Version, e.OpIndex = value(p.Watermark), value(p.Version), p.OpIndex
+	e.Oldest = p.Oldest
 	e.ExpiresIn = time.Duration(value(p.ExpiresInMS)) * time.Millisecond
 	e.QueueLength, e.Grace = value(p.QueueLength), time.Duration(value(p.GraceMS))*time.Millisecond
 	return e

@@ -27,6 +27,11 @@
 //
 // A context without a deadline means: until it is answered.
 //
+// # Watching
+//
+// [Client.Watch] follows events over as many streams as it takes, without missing
+// or repeating one, or ends with [ErrCompacted] (P13).
+//
 // # Time
 //
 // The holder of a lease counts from before its request left ([Grant.Until],

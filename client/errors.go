@@ -12,14 +12,15 @@ import (
 
 // What became of a call. Test with errors.Is.
 var (
-	ErrHeld      = errors.New("lease is held")          // somebody else holds it
-	ErrLost      = errors.New("lease is lost")          // the token no longer holds it
-	ErrCancelled = errors.New("acquire is cancelled")   // by Cancel, or its client was away for too long
-	ErrSlots     = errors.New("slots differ")           // the live lease has other slots
-	ErrStale     = errors.New("token is stale")         // the fence refused the write (P4)
-	ErrNotIssued = errors.New("token was never issued") // refused, and no watermark moved (P6)
-	ErrNotFound  = errors.New("not found")              // no such lease or key
-	ErrMismatch  = errors.New("version differs")        // if-version or if-absent did not hold
+	ErrHeld      = errors.New("lease is held")                // somebody else holds it
+	ErrLost      = errors.New("lease is lost")                // the token no longer holds it
+	ErrCancelled = errors.New("acquire is cancelled")         // by Cancel, or its client was away for too long
+	ErrSlots     = errors.New("slots differ")                 // the live lease has other slots
+	ErrStale     = errors.New("token is stale")               // the fence refused the write (P4)
+	ErrNotIssued = errors.New("token was never issued")       // refused, and no watermark moved (P6)
+	ErrNotFound  = errors.New("not found")                    // no such lease or key
+	ErrMismatch  = errors.New("version differs")              // if-version or if-absent did not hold
+	ErrCompacted = errors.New("events are not kept any more") // a watch has to start again from a list
 
 	// ErrUnavailable: no attempt was answered, and surely none was applied.
 	ErrUnavailable = errors.New("unavailable")
@@ -48,6 +49,7 @@ type Error struct {
 	QueueLength uint64        // how many wait for it
 	Leader      string        // URL, if the node that answered knew it
 	Node        string        // that answered
+	Oldest      uint64        // for compacted: the first index that can be watched from
 }
 
 func (e *Error) Error() string {
@@ -92,6 +94,8 @@ func sentinel(code wire.Code) error {
 		return ErrNotFound
 	case wire.CodeVersionMismatch:
 		return ErrMismatch
+	case wire.CodeCompacted:
+		return ErrCompacted
 	}
 	return nil
 }

@@ -33,6 +33,8 @@ type Config struct {
 	MaxLeases        int   // live and ended
 	MaxDataBytes     uint64
 	MaxRequests      int // remembered
+	MaxWatchers      int // at a time
+	WatchHistory     int // events, and as many renewals, that are kept for watchers
 	MaxQueue         int // waiters for one lease
 	MaxWaiters       int // in all
 
@@ -70,6 +72,8 @@ func DefaultConfig() Config {
 		MaxQueue:         10_000,
 		MaxWaiters:       100_000,
 		WaiterGrace:      2 * time.Second,
+		MaxWatchers:      10_000,
+		WatchHistory:     65_536,
 		SnapshotEntries:  100_000,
 		SnapshotBytes:    64 << 20,
 		SnapshotEvery:    time.Hour,
@@ -108,6 +112,7 @@ func (c *Config) Validate() error {
 	need(c.LeaderLease <= c.Heartbeat && c.LeaderLease >= 20*time.Millisecond, "leader lease %s is not between 20ms and the heartbeat timeout %s", c.LeaderLease, c.Heartbeat)
 	need(c.DiskBound >= 100*time.Millisecond, "disk bound %s is below 100ms", c.DiskBound)
 	need(c.WaiterGrace >= 0, "waiter grace %s is negative", c.WaiterGrace)
+	need(c.WatchHistory >= 1, "watch history must be at least 1 event, not %d", c.WatchHistory)
 	need(c.Exit != nil, "Exit is not set")
 	return errors.Join(errs...)
 }

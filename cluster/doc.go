@@ -34,6 +34,8 @@
 //	clock.go       the leader's reading of the cluster clock
 //	pauses.go      noticing that the process stood still
 //	members.go     who is in the cluster; joining it; promotion
+//	events.go      the newest events, for watchers; ring.go how they are kept;
+//	               watch.go the node's part in it
 //	snapshots.go   when the log is compacted
 //	watchdog.go    a stalled disk ends the process
 //	transport.go   Raft connections, which begin with the cluster id

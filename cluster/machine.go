@@ -36,6 +36,7 @@ type machine struct {
 	bytes   atomic.Uint64
 
 	digests digestRing
+	feed    *Feed // the events, for watchers
 
 	// What every request looks at, readable without the lock.
 	index atomic.Uint64                 // public, of the last entry applied
@@ -49,9 +50,9 @@ type applied struct {
 	decided []fsm.Decision // of requests that had waited
 }
 
-func newMachine(committed func(uint64), broken func(error)) *machine {
+func newMachine(committed func(uint64), broken func(error), feed *Feed) *machine {
 	return &machine{
-		state: fsm.New(), committed: committed, broken: broken,
+		state: fsm.New(), committed: committed, broken: broken, feed: feed,
 		wake: make(chan struct{}, 1), nextExpiry: math.MaxUint64,
 	}
 }
@@ -92,6 +93,7 @@ func (m *machine) apply(l *raft.Log) (applied, error) {
 	m.digests.add(index, m.state.Digest())
 	m.noteDeadlines()
 	m.index.Store(index)
+	m.feed.Append(index, events)
 	if c.GetSetNode() != nil || c.GetRemoveNode() != nil {
 		m.noteNodes()
 	}
@@ -165,6 +167,7 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	m.nextExpiry, m.hasDeadline = math.MaxUint64, false
 	m.noteDeadlines()
 	m.index.Store(s.Index())
+	m.feed.Reset(s.Index())
 	m.noteNodes()
 	return nil
 }

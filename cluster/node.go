@@ -97,7 +97,7 @@ func newNode(cfg Config) *Node {
 		confirms: newConfirms(), ready: newReadiness(), reprove: make(chan struct{}, 1),
 		peers: &http.Client{Transport: &http.Transport{IdleConnTimeout: time.Minute}}, // never by a proxy
 	}
-	n.machine = newMachine(n.committed, n.broken)
+	n.machine = newMachine(n.committed, n.broken, NewFeed(cfg.WatchHistory, cfg.MaxWatchers))
 	n.closed, n.close = context.WithCancel(context.Background())
 	return n
 }
@@ -112,6 +112,7 @@ func (n *Node) start() {
 	})
 	n.wg.Go(func() { n.runRenewals(n.closed) })
 	n.wg.Go(func() { n.runConfirms(n.closed) })
+	n.wg.Go(func() { n.tendWatches(n.closed) })
 }
 
 func (n *Node) broken(err error) {
@@ -195,6 +196,7 @@ func (n *Node) Close() error {
 
 func (n *Node) shutDown() error {
 	n.closing.Store(true)
+	n.machine.feed.End(ErrShuttingDown)
 	bound := time.AfterFunc(closeBound, func() { n.cfg.Exit("stopping has taken longer than " + closeBound.String()) })
 	defer bound.Stop()
 	n.gate.close(ErrShuttingDown)

@@ -22,6 +22,7 @@ type Status struct {
 	Index     uint64 // public index of the last entry applied here
 	// LastContact is how long ago this node heard from the leader; 0 on the leader.
 	LastContact time.Duration
+	Watchers    int // watches that are open on this node
 }
 
 // Member is a node of the cluster as the leader sees it.
@@ -52,7 +53,7 @@ type ReadInfo struct {
 // request looks at it.
 func (n *Node) Status() Status {
 	id := n.identity()
-	s := Status{Name: id.Name, ID: id.ID, ClusterID: id.ClusterID, Index: n.machine.index.Load()}
+	s := Status{Name: id.Name, ID: id.ID, ClusterID: id.ClusterID, Index: n.machine.index.Load(), Watchers: n.machine.feed.Watchers()}
 	mb := n.member.Load()
 	if mb == nil {
 		s.LastContact = time.Since(n.pauses.start)

@@ -64,7 +64,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	flag(c.hasLeader, status.IsLeader || status.LeaderURL != "")
 	flag(c.isLeader, status.IsLeader)
-	gauge(c.watchers, 0)
+	gauge(c.watchers, float64(status.Watchers))
 
 	var counts fsm.Counts
 	var totals fsm.Totals

@@ -21,8 +21,8 @@
 // # Where a request is answered
 //
 // The leader answers mutations and linearizable reads. A follower forwards them
-// to it, once, or redirects if it is asked to (forward.go). Stale reads, health
-// and metrics are answered where they arrive.
+// to it, once, or redirects if it is asked to (forward.go). Stale reads, watches,
+// health and metrics are answered where they arrive.
 //
 // # Files
 //
@@ -34,6 +34,7 @@
 //	leases.go    acquire, renew, release; acquisition.go what an acquire asks
 //	             for; leaseread.go reading them
 //	keys.go      put, delete, fence; keyread.go reading them; txn.go many at once
+//	watch.go     what a watch asks for, and its stream; event.go one event on it
 //	members.go   the cluster's status, and joining it
 //	ops.go       health and the API's description
 //	forward.go   followers

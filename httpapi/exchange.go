@@ -21,9 +21,10 @@ type exchange struct {
 	received time.Time
 	status   cluster.Status // when it came in
 	route    *route
-	id       string // of the request, for logs
-	path     string // raw
-	name     string // decoded name or key of the path
+	took     time.Duration // until the answer began, if that is what counts; else 0
+	id       string        // of the request, for logs
+	path     string        // raw
+	name     string        // decoded name or key of the path
 	query    query
 	body     []byte
 	// patience is how long the request asks to be kept waiting: a node that

@@ -38,6 +38,9 @@ type Node interface {
 	// Members is a local view on a follower.
 	Members(ctx context.Context) ([]cluster.Member, error)
 	Join(ctx context.Context, n *fsmpb.Node) error
+	// Watch opens a watch of this node's own events, from an index on or, at 0,
+	// from now on. Its end, too, is told by cluster's errors.
+	Watch(from uint64, renewals bool) (*cluster.Watcher, error)
 	// Formation is what nodes tell each other before they are a cluster.
 	Formation() cluster.Formation
 	// Ready and Live say why not, or nil.
@@ -124,5 +127,8 @@ func (x *exchange) end() {
 		}
 		x.refuse(wire.CodeInternal, "")
 	}
-	x.route.observe(x.r.Method, x.w.code, time.Since(x.received))
+	if x.took == 0 {
+		x.took = time.Since(x.received)
+	}
+	x.route.observe(x.r.Method, x.w.code, x.took)
 }

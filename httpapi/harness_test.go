@@ -35,6 +35,8 @@ type memory struct {
 	ready     error
 	live      error
 
+	feed *cluster.Feed
+
 	mu      sync.Mutex // guards what follows
 	state   *fsm.State
 	nowMS   uint64
@@ -46,6 +48,7 @@ type memory struct {
 func newMemory(name string) *memory {
 	m := &memory{
 		state: fsm.New(), decided: map[string]cluster.Reply[*fsmpb.Outcome]{}, changed: make(chan struct{}),
+		feed:   cluster.NewFeed(1<<16, 10_000),
 		status: cluster.Status{Name: name, ID: name + "-id", ClusterID: "c1", IsLeader: true, LeaderURL: "http://" + name + ".test", Term: 3},
 	}
 	m.apply(&fsmpb.Command{Op: &fsmpb.Command_SetNode{SetNode: &fsmpb.SetNode{
@@ -72,6 +75,8 @@ func (m *memory) apply(c *fsmpb.Command) cluster.Reply[*fsmpb.Outcome] {
 	}
 	close(m.changed)
 	m.changed = make(chan struct{})
+	m.feed.Append(index, events)
+	m.feed.Announce()
 	return cluster.Reply[*fsmpb.Outcome]{Outcome: o, Index: index}
 }
 
@@ -87,7 +92,7 @@ func (m *memory) Status() cluster.Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s := m.status
-	s.Index = m.state.Index()
+	s.Index, s.Watchers = m.state.Index(), m.feed.Watchers()
 	return s
 }
 
@@ -144,6 +149,10 @@ func (m *memory) Read(_ context.Context, stale bool, see func(*fsm.State)) (clus
 	defer m.mu.Unlock()
 	see(m.state)
 	return cluster.ReadInfo{Index: m.state.Index(), Lag: 12 * time.Millisecond}, nil
+}
+
+func (m *memory) Watch(from uint64, renewals bool) (*cluster.Watcher, error) {
+	return m.feed.Watch(from, renewals)
 }
 
 func (m *memory) Members(context.Context) ([]cluster.Member, error) {

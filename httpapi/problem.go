@@ -72,6 +72,7 @@ func (x *exchange) wrong(e *invalidField) bool {
 func (x *exchange) failed(err error, mutation bool) {
 	var quota *cluster.QuotaError
 	var queue *cluster.QueueFullError
+	var compacted *cluster.CompactedError
 	unknown := errors.Is(err, cluster.ErrOutcomeUnknown) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	switch {
 	case unknown && mutation:
@@ -88,6 +89,10 @@ func (x *exchange) failed(err error, mutation bool) {
 		x.refuse(wire.CodeQuotaReached, quota.Error())
 	case errors.As(err, &queue):
 		x.refuse(wire.CodeQueueFull, queue.Error())
+	case errors.As(err, &compacted):
+		x.problem(&wire.Problem{Code: wire.CodeCompacted, Oldest: compacted.Oldest, Detail: compactedDetail(compacted.Oldest)})
+	case errors.Is(err, cluster.ErrTooManyWatchers):
+		x.refuse(wire.CodeTooManyRequests, "this node serves as many watches as it may; another node may have room")
 	case errors.Is(err, cluster.ErrNameInUse):
 		x.refuse(wire.CodeNameInUse, "")
 	default:

@@ -14,6 +14,7 @@ type query struct {
 	after  string
 	limit  int
 	values bool
+	watch  watchQuery
 }
 
 // parseQuery takes the parameters that the route knows, each at most once.
@@ -40,7 +41,7 @@ func (x *exchange) parseQuery() bool {
 		if err != nil || !utf8.ValidString(value) {
 			return x.invalid(name, "must be percent-encoded UTF-8")
 		}
-		if seen[name] {
+		if seen[name] && name != "kind" {
 			return x.invalid(name, "must be given once")
 		}
 		seen[name] = true
@@ -78,6 +79,8 @@ func (x *exchange) setParameter(name, value string) bool {
 			return x.invalid(name, `must be "true" or "false"`)
 		}
 		x.query.values = value == "true"
+	case "kind", "from", "renewals":
+		return x.setWatchParameter(name, value)
 	}
 	return true
 }

@@ -11,10 +11,11 @@ import (
 
 // Parameters that calls know, with spaces around each.
 const (
-	noQuery   = ""
-	readQuery = " consistency "
-	listQuery = " consistency prefix after limit "
-	keysQuery = " consistency prefix after limit values "
+	noQuery      = ""
+	readQuery    = " consistency "
+	listQuery    = " consistency prefix after limit "
+	keysQuery    = " consistency prefix after limit values "
+	watchQueries = " prefix kind from renewals "
 )
 
 // place is what the router finds for a path: whose it is, by method.
@@ -71,6 +72,7 @@ func newRouter(m *metrics) *mux.Router {
 	at("/v1/txn", post("/v1/txn", (*exchange).txn))
 	at("/v1/leases", get("/v1/leases", listQuery, (*exchange).listLeases))
 	at("/v1/kv", get("/v1/kv", keysQuery, (*exchange).listKeys))
+	at("/v1/watch", get("/v1/watch", watchQueries, (*exchange).watch))
 	at("/v1/cluster", get("/v1/cluster", readQuery, (*exchange).cluster))
 	at("/v1/cluster/members", post("/v1/cluster/members", (*exchange).join))
 	at("/v1/cluster/formation", get("/v1/cluster/formation", noQuery, (*exchange).formation))

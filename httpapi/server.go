@@ -24,6 +24,7 @@ const (
 func NewServer(h http.Handler) *http.Server {
 	s := &http.Server{
 		Handler: paced{h}, ReadHeaderTimeout: readHeaderBound, IdleTimeout: idleBound, MaxHeaderBytes: maxHeaderBytes,
+		ConnContext: withConnection,
 	}
 	if own, ok := h.(*Handler); ok {
 		s.ErrorLog = errorLog(own.log)

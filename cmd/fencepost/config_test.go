@@ -36,10 +36,10 @@ kv:
 		bearer string
 		body   string
 	}{
-		{"file", nil, nil, "Bearer file", `{"holder":"file","ttl_ms":10000,"metadata":{"team":"blue"}}`},
-		{"environment", map[string]string{"FENCEPOST_HOLDER": "env", "FENCEPOST_AUTH_TOKEN": "env"}, nil, "Bearer env", `{"holder":"env","ttl_ms":10000,"metadata":{"team":"blue"}}`},
-		{"flag", map[string]string{"FENCEPOST_HOLDER": "env", "FENCEPOST_AUTH_TOKEN": "env"}, []string{"--holder", "flag", "--auth-token", "flag"}, "Bearer flag", `{"holder":"flag","ttl_ms":10000,"metadata":{"team":"blue"}}`},
-		{"empty variable", map[string]string{"FENCEPOST_HOLDER": ""}, nil, "Bearer file", `{"holder":"file","ttl_ms":10000,"metadata":{"team":"blue"}}`},
+		{"file", nil, nil, "Bearer file", `{"holder":"file","ttl_ms":10000,"metadata":{"team":"blue"},"slots":1,"take":1}`},
+		{"environment", map[string]string{"FENCEPOST_HOLDER": "env", "FENCEPOST_AUTH_TOKEN": "env"}, nil, "Bearer env", `{"holder":"env","ttl_ms":10000,"metadata":{"team":"blue"},"slots":1,"take":1}`},
+		{"flag", map[string]string{"FENCEPOST_HOLDER": "env", "FENCEPOST_AUTH_TOKEN": "env"}, []string{"--holder", "flag", "--auth-token", "flag"}, "Bearer flag", `{"holder":"flag","ttl_ms":10000,"metadata":{"team":"blue"},"slots":1,"take":1}`},
+		{"empty variable", map[string]string{"FENCEPOST_HOLDER": ""}, nil, "Bearer file", `{"holder":"file","ttl_ms":10000,"metadata":{"team":"blue"},"slots":1,"take":1}`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Setenv("FENCEPOST_CONFIG", file)

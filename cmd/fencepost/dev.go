@@ -25,7 +25,7 @@ const (
 )
 
 func newDevCommand(env *environment) *cobra.Command {
-	var nodes int
+	var nodes, watchHistory int
 	var dataDir, logLevel string
 	var logJSON bool
 	c := &cobra.Command{
@@ -49,17 +49,18 @@ the process ends.`,
 			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			return runDev(ctx, env, nodes, dataDir, logLevel, logJSON)
+			return runDev(ctx, env, nodes, watchHistory, dataDir, logLevel, logJSON)
 		},
 	}
 	c.Flags().IntVar(&nodes, "nodes", 3, "how many nodes")
+	c.Flags().IntVar(&watchHistory, "watch-history", cluster.DefaultConfig().WatchHistory, "events that are kept to resume a watch, and as many renewals")
 	c.Flags().StringVar(&dataDir, "data-dir", "", "directory that keeps the data")
 	c.Flags().StringVar(&logLevel, "log-level", "error", "trace, debug, info, warn or error")
 	c.Flags().BoolVar(&logJSON, "log-json", false, "log in JSON")
 	return c
 }
 
-func runDev(ctx context.Context, env *environment, nodes int, dataDir, logLevel string, logJSON bool) error {
+func runDev(ctx context.Context, env *environment, nodes, watchHistory int, dataDir, logLevel string, logJSON bool) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var peers []string
@@ -80,6 +81,7 @@ func runDev(ctx context.Context, env *environment, nodes int, dataDir, logLevel 
 		cfg.HTTPAddr = fmt.Sprintf("127.0.0.1:%d", devHTTPPort+i)
 		cfg.RaftAddr = fmt.Sprintf("127.0.0.1:%d", devRaftPort+i)
 		cfg.Peers, cfg.Expect = peers, nodes
+		cfg.WatchHistory = watchHistory
 		cfg.Logger, cfg.Version = log.Named(cfg.Name), buildVersion()
 		wg.Go(func() {
 			if errs[i] = serveNode(ctx, cfg.HTTPAddr, cfg, httpapi.DefaultLimits(), raft); errs[i] != nil {
@@ -130,6 +132,7 @@ func printDevHelp(env *environment, peers []string, dataDir string) {
   curl -X PUT  %[3]s/v1/kv/greeting -H 'Fencing-Token: <the token>' -d hello
   curl         %[3]s/v1/kv/greeting
   curl         %[3]s/v1/cluster
+  curl -N      %[3]s/v1/watch?from=1
 
 `, len(peers), dataDir, peers[0])
 	fmt.Fprintln(env.stdout, "Ctrl-C stops it.")

@@ -93,7 +93,7 @@ before the file:
 		&cobra.Group{ID: groupUse, Title: "Leases and keys:"},
 		&cobra.Group{ID: groupRun, Title: "Running a cluster:"},
 	)
-	add(root, groupUse, newAcquireCommand(env), newRenewCommand(env), newReleaseCommand(env), newLeasesCommand(env), newKVCommand(env))
+	add(root, groupUse, newAcquireCommand(env), newRenewCommand(env), newReleaseCommand(env), newLeasesCommand(env), newKVCommand(env), newWatchCommand(env))
 	add(root, groupRun, newServerCommand(env), newDevCommand(env), newClusterCommand(env), newBenchCommand(env))
 	root.AddCommand(newVersionCommand(env), newExitCodesTopic())
 	return root
@@ -162,18 +162,27 @@ func (e *environment) connect(ctx context.Context) (c *client.Client, bounded co
 
 // connectFor is connect for a run that may also wait for so long.
 func (e *environment) connectFor(ctx context.Context, wait time.Duration) (c *client.Client, bounded context.Context, done func(), err error) {
+	if c, err = e.client(); err != nil {
+		return nil, nil, nil, err
+	}
+	bounded, cancel := context.WithTimeout(ctx, e.timeout+wait)
+	return c, bounded, func() { cancel(); c.Close() }, nil
+}
+
+// client makes the client of this run. The caller closes it.
+func (e *environment) client() (*client.Client, error) {
 	if e.timeout <= 0 {
-		return nil, nil, nil, usageError(fmt.Errorf("--timeout must be positive, not %s", e.timeout))
+		return nil, usageError(fmt.Errorf("--timeout must be positive, not %s", e.timeout))
 	}
 	var opts []client.Option
 	if e.authToken != "" {
 		opts = append(opts, client.WithBearerToken(e.authToken))
 	}
-	if c, err = client.New(e.endpoints, opts...); err != nil {
-		return nil, nil, nil, usageError(fmt.Errorf("--endpoints: %w", err))
+	c, err := client.New(e.endpoints, opts...)
+	if err != nil {
+		return nil, usageError(fmt.Errorf("--endpoints: %w", err))
 	}
-	bounded, cancel := context.WithTimeout(ctx, e.timeout+wait)
-	return c, bounded, func() { cancel(); c.Close() }, nil
+	return c, nil
 }
 
 func (e *environment) printJSON(v any) error {

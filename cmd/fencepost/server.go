@@ -79,6 +79,8 @@ if there is one, and else they form one together once all are there.`,
 	f.IntVar(&cfg.MaxQueue, "max-queue", cfg.MaxQueue, "waiters for one lease")
 	f.IntVar(&cfg.MaxWaiters, "max-waiters", cfg.MaxWaiters, "waiters in all")
 	f.DurationVar(&cfg.WaiterGrace, "waiter-grace", cfg.WaiterGrace, "how long a waiter whose client has gone keeps its place")
+	f.IntVar(&cfg.MaxWatchers, "max-watchers", cfg.MaxWatchers, "watches of events at a time")
+	f.IntVar(&cfg.WatchHistory, "watch-history", cfg.WatchHistory, "events that are kept to resume a watch, and as many renewals")
 	f.StringVar(&logLevel, "log-level", "info", "trace, debug, info, warn or error")
 	f.BoolVar(&logJSON, "log-json", false, "log in JSON")
 	return c

@@ -24,6 +24,8 @@ const (
 	CodeKeyReused       Code = "key_reused"
 	CodeTokenRequired   Code = "token_required"
 	CodeQuotaReached    Code = "quota_reached"
+	CodeTooManyRequests Code = "too_many_requests"
+	CodeCompacted       Code = "compacted" // events that were asked for are not kept any more
 	CodeInternal        Code = "internal"
 	CodeNoLeader        Code = "no_leader"
 	CodeShuttingDown    Code = "shutting_down"
@@ -96,6 +98,10 @@ func (c Code) HTTP() (status int, title string) {
 		return http.StatusUnprocessableEntity, "The Idempotency-Key belongs to another request"
 	case CodeTokenRequired:
 		return http.StatusPreconditionRequired, "A write needs a token"
+	case CodeCompacted:
+		return http.StatusGone, "Some events are not kept any more"
+	case CodeTooManyRequests:
+		return http.StatusTooManyRequests, "There are too many of these at once"
 	case CodeQuotaReached:
 		return http.StatusTooManyRequests, "There is no room for more"
 	case CodeNoLeader:

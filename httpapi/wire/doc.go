@@ -7,6 +7,6 @@
 //
 // In a request a field that is not required may be left out, which means its
 // default; it is left out when it has Go's zero value here. In an answer every
-// documented field is present, also at zero; only a Problem leaves out what its
-// code has no use for.
+// documented field is present, also at zero; only a Problem and an Event leave
+// out what their code or kind has no use for.
 package wire

@@ -26,5 +26,6 @@ type Problem struct {
 	Watermark  *uint64 `json:"watermark,omitempty"`   // stale_token, token_not_issued; not_found if one is kept
 	Version    *uint64 `json:"version,omitempty"`     // version_mismatch; 0: no such key
 	OpIndex    *int    `json:"op_index,omitempty"`    // of a transaction: which operation was refused
+	Oldest     uint64  `json:"oldest,omitempty"`      // compacted: the first index that can be watched from
 	LimitBytes uint64  `json:"limit_bytes,omitempty"` // too_large
 }
