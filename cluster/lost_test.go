@@ -52,6 +52,30 @@ func TestP9_ALostLogIsNotReplaced(t *testing.T) {
 			t.Fatalf("a node with its own log: %v", err)
 		}
 	}
+	for _, name := range []string{"raft.journal0", "raft.journal1"} {
+		mine, err := os.ReadFile(filepath.Join(a.DataDir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		others, err := os.ReadFile(filepath.Join(b.DataDir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Remove(filepath.Join(a.DataDir, name)); err != nil {
+			t.Fatal(err)
+		}
+		refused("journal removed", a, "is not the journal that node \"id-a\" made")
+		if err := os.WriteFile(filepath.Join(a.DataDir, name), others, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		refused("another node's journal", a, "is not the journal that node \"id-a\" made")
+		if err := os.WriteFile(filepath.Join(a.DataDir, name), mine, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := open(a); err != nil {
+			t.Fatalf("with its own journal again: %v", err)
+		}
+	}
 	log := func(cfg Config) string { return filepath.Join(cfg.DataDir, "raft.db") }
 	other, err := os.ReadFile(log(b))
 	if err != nil {

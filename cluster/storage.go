@@ -49,12 +49,17 @@ func (n *Node) openParts() (*parts, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open snapshot store: %w", err), bolt.Close())
 	}
-	if err := wholeHistory(bolt, snaps); err != nil {
+	settling := watchStore(bolt, bolt)
+	front, err := n.openJournal(settling, bolt)
+	if err != nil {
 		return nil, errors.Join(err, bolt.Close())
+	}
+	if err := wholeHistory(front, snaps); err != nil {
+		return nil, errors.Join(err, front.close(), bolt.Close())
 	}
 	layer, err := listen(n.cfg.RaftAddr, n.cfg.advertiseRaft(), id.ClusterID, n.log.Named("transport"))
 	if err != nil {
-		return nil, errors.Join(err, bolt.Close())
+		return nil, errors.Join(err, front.close(), bolt.Close())
 	}
 	transport := raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: layer, MaxPool: 3, Timeout: n.cfg.RPC,
@@ -62,21 +67,21 @@ func (n *Node) openParts() (*parts, error) {
 		Logger:          n.log.Named("transport"),
 	})
 	n.wg.Go(func() { bolt.RunMetrics(n.closed, boltMetricsEvery) })
-	watched := watchStore(bolt, bolt)
+	watched := watchStore(front, bolt)
 	// The watchdog outlives everything that may wait for the disk: a node that
 	// hangs while it stops still sends heartbeats.
 	watching, stopWatching := context.WithCancel(context.Background())
 	var watch sync.WaitGroup
-	watch.Go(func() {
-		watched.watch(watching, n.cfg.DiskBound, func(why string) {
-			layer.Listener.Close() // so that no socket outlives a write that cannot be interrupted
-			n.cfg.Exit(why)
-		})
-	})
+	exit := func(why string) {
+		layer.Listener.Close() // so that no socket outlives a write that cannot be interrupted
+		n.cfg.Exit(why)
+	}
+	watch.Go(func() { watched.watch(watching, n.cfg.DiskBound, exit) })
+	watch.Go(func() { settling.watch(watching, n.cfg.DiskBound, exit) })
 	return &parts{
 		logs: watched, stable: watched, snaps: snaps, transport: transport, bootstrap: id.Bootstrap,
 		close: func() error {
-			err := errors.Join(transport.Close(), bolt.Close())
+			err := errors.Join(transport.Close(), front.close(), bolt.Close())
 			stopWatching()
 			watch.Wait()
 			return err
