@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -31,7 +32,8 @@ const (
 // close.
 type journal struct {
 	behind raft.LogStore
-	fatal  func(why string) // a write to a file has failed: what the disk has is not known
+	fatal  func(why string)      // a write to a file has failed: what the disk has is not known
+	took   func(seconds float64) // each append; nil: nobody asks
 
 	write      sync.Mutex // guards what follows: one append, deletion or change of files at a time
 	files      [2]*journalFile
@@ -90,6 +92,10 @@ func openJournal(files [2]*journalFile, behind raft.LogStore, fatal func(string)
 func (j *journal) StoreLogs(logs []*raft.Log) error {
 	if len(logs) == 0 {
 		return nil
+	}
+	if j.took != nil {
+		began := time.Now()
+		defer func() { j.took(time.Since(began).Seconds()) }()
 	}
 	j.write.Lock()
 	defer j.write.Unlock()

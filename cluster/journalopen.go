@@ -61,6 +61,7 @@ func (n *Node) openJournal(logs raft.LogStore, stable raft.StableStore) (*journa
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}
+	j.took = n.metrics.append.Observe
 	return j, nil
 }
 

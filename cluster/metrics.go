@@ -9,6 +9,7 @@ import (
 type metrics struct {
 	registry      *prometheus.Registry
 	commit        prometheus.Histogram
+	append        prometheus.Histogram
 	leaderChanges prometheus.Counter
 	pauses        prometheus.Counter
 }
@@ -20,6 +21,10 @@ func newMetrics() *metrics {
 			Name: "fencepost_commit_seconds", Help: "Time from a proposal to its outcome, on the leader.",
 			Buckets: []float64{.0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5},
 		}),
+		append: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "fencepost_log_append_seconds", Help: "Time to make entries durable in this node's log, the disk's flush included.",
+			Buckets: []float64{.0001, .0002, .0005, .001, .002, .005, .01, .02, .05, .1, .2, .5, 1, 2, 5},
+		}),
 		leaderChanges: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fencepost_leader_changes_total", Help: "Leaders that this node has seen since it started.",
 		}),
@@ -27,7 +32,7 @@ func newMetrics() *metrics {
 			Name: "fencepost_pauses_total", Help: "Times that this process stood still for as long as the leader lease.",
 		}),
 	}
-	m.registry.MustRegister(m.commit, m.leaderChanges, m.pauses)
+	m.registry.MustRegister(m.commit, m.append, m.leaderChanges, m.pauses)
 	return m
 }
 

@@ -121,8 +121,8 @@ func TestCommandsPrint(t *testing.T) {
 		exact string   // all of stdout
 		sent  string   // body of the request
 	}{
-		{name: "acquire", args: []string{"acquire", "jobs/a", "--holder", "me", "--metadata", "k=v"}, want: []string{"jobs/a", "42", "10s", "40"}, sent: `{"holder":"me","ttl_ms":10000,"metadata":{"k":"v"}}`},
-		{name: "acquire token", args: []string{"acquire", "jobs/a", "--holder", "me", "--ttl", "30s", "-o", "token"}, exact: "42\n", sent: `{"holder":"me","ttl_ms":30000}`},
+		{name: "acquire", args: []string{"acquire", "jobs/a", "--holder", "me", "--metadata", "k=v"}, want: []string{"jobs/a", "42", "10s", "40"}, sent: `{"holder":"me","ttl_ms":10000,"metadata":{"k":"v"},"slots":1,"take":1}`},
+		{name: "acquire token", args: []string{"acquire", "jobs/a", "--holder", "me", "--ttl", "30s", "-o", "token"}, exact: "42\n", sent: `{"holder":"me","ttl_ms":30000,"slots":1,"take":1}`},
 		{name: "acquire json", args: []string{"acquire", "jobs/a", "-o", "json"}, want: []string{`"token": 42`, `"expires_in_ms": 10000`}},
 		{name: "renew", args: []string{"renew", "jobs/a", "--token", "42"}, want: []string{"10s"}, sent: `{"token":42}`},
 		{name: "release", args: []string{"release", "jobs/a", "--token", "42"}, exact: "released\n", sent: `{"token":42}`},

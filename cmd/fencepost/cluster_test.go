@@ -279,7 +279,7 @@ func TestMetricsOfARealNode(t *testing.T) {
 	for _, want := range []string{
 		"fencepost_is_leader 1", "fencepost_has_leader 1", "fencepost_leases_held 1", "fencepost_grants_total 1",
 		`fencepost_stale_writes_refused_total{reason="not_on_record"} 1`, "fencepost_commit_seconds_count",
-		"fencepost_leader_changes_total", "fencepost_raft_apply", "fencepost_raft_boltdb_storeLogs", "fencepost_http_request_seconds_count",
+		"fencepost_leader_changes_total", "fencepost_raft_apply", "fencepost_log_append_seconds_count", "fencepost_raft_boltdb_freelistBytes", "fencepost_http_request_seconds_count",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("/metrics has no %s", want)
