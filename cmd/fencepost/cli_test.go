@@ -83,8 +83,11 @@ func command(t *testing.T, stdin string, args ...string) (code int, stdout, stde
 func pointer[T any](v T) *T { return &v }
 
 func workingNode(t *testing.T) *fakeNode {
-	lease := wire.Lease{Name: "jobs/a", Held: true, Holder: "me", Token: 42, TTLMS: 10000, ExpiresInMS: 9500, LastToken: 42}
-	ended := wire.Lease{Name: "jobs/b", LastToken: 40}
+	lease := wire.Lease{
+		Name: "jobs/a", Held: true, Holder: "me", Token: 42, TTLMS: 10000, ExpiresInMS: 9500, LastToken: 42, Slots: 4, Free: 3, QueueLength: 2,
+		Holders: []wire.Holder{{Holder: "me", Token: 42, Take: 1, TTLMS: 10000, ExpiresInMS: 9500}},
+	}
+	ended := wire.Lease{Name: "jobs/b", LastToken: 40, Slots: 1, GraceMS: 3000}
 	value := "aGVsbG8A" // "hello" and a zero byte
 	return newFakeNode(t, map[string]http.HandlerFunc{
 		"POST /v1/leases/jobs/a/acquire": jsonAnswer(wire.Acquired{Name: "jobs/a", Holder: "me", Token: 42, TTLMS: 10000, ExpiresInMS: 10000, PreviousToken: 40}),
@@ -126,7 +129,7 @@ func TestCommandsPrint(t *testing.T) {
 		{name: "acquire json", args: []string{"acquire", "jobs/a", "-o", "json"}, want: []string{`"token": 42`, `"expires_in_ms": 10000`}},
 		{name: "renew", args: []string{"renew", "jobs/a", "--token", "42"}, want: []string{"10s"}, sent: `{"token":42}`},
 		{name: "release", args: []string{"release", "jobs/a", "--token", "42"}, exact: "released\n", sent: `{"token":42}`},
-		{name: "leases", args: []string{"leases", "jobs"}, want: []string{"NAME", "jobs/a  yes   me", "9.5s", "jobs/b  no    -"}},
+		{name: "leases", args: []string{"leases", "jobs"}, want: []string{"NAME", "jobs/a  yes    me", "9.5s", "1/4    2", "jobs/b  grace  -"}},
 		{name: "leases json", args: []string{"leases", "-o", "json"}, want: []string{`"leases": [`, `"holder": "me"`}},
 		{name: "put", args: []string{"kv", "put", "k", "v", "--token", "42"}, want: []string{"43"}, sent: "v"},
 		{name: "put stdin", stdin: "in\x00put", args: []string{"kv", "put", "k", "-", "--token", "42"}, want: []string{"43"}, sent: "in\x00put"},

@@ -156,17 +156,31 @@ func newLeasesCommand(env *environment) *cobra.Command {
 			if env.output == outputJSON {
 				return env.printJSON(map[string]any{"leases": all})
 			}
-			rows := [][]string{{"NAME", "HELD", "HOLDER", "TOKEN", "EXPIRES IN", "TTL", "RENEWALS", "LAST TOKEN"}}
-			for _, l := range all {
-				row := []string{l.Name, "no", "-", "-", "-", "-", "-", numberOrDash(l.LastToken)}
-				if l.Held {
-					row = []string{l.Name, "yes", l.Holder, number(l.Token), duration(l.ExpiresInMS), duration(l.TTLMS), number(l.Renewals), numberOrDash(l.LastToken)}
-				}
-				rows = append(rows, row)
-			}
-			return env.table(rows...)
+			return env.table(leaseRows(all)...)
 		},
 	}
+}
+
+// leaseRows has a row for each holder, and one for a lease without any.
+func leaseRows(leases []wire.Lease) [][]string {
+	rows := [][]string{{"NAME", "HELD", "HOLDER", "TOKEN", "EXPIRES IN", "TTL", "RENEWALS", "LAST TOKEN", "SLOTS", "QUEUE"}}
+	for _, l := range leases {
+		last, queue := numberOrDash(l.LastToken), number(l.QueueLength)
+		if !l.Held {
+			held := "no"
+			if l.GraceMS > 0 {
+				held = "grace"
+			}
+			rows = append(rows, []string{l.Name, held, "-", "-", "-", "-", "-", last, "0/" + number(l.Slots), queue})
+		}
+		for _, h := range l.Holders {
+			rows = append(rows, []string{
+				l.Name, "yes", h.Holder, number(h.Token), duration(h.ExpiresInMS), duration(h.TTLMS), number(h.Renewals), last,
+				number(h.Take) + "/" + number(l.Slots), queue,
+			})
+		}
+	}
+	return rows
 }
 
 // pageSize is the most that the API gives at a time.
