@@ -33,7 +33,8 @@ type call struct {
 	path   string // escaped, with the query
 	header http.Header
 	body   []byte
-	read   bool // changes nothing: every failure is ErrUnavailable
+	read   bool   // changes nothing: every failure is ErrUnavailable
+	lease  *Lease // if not nil, nothing is sent once it has ended
 	// wait is how long the call stands in a queue, and waiting makes the body for
 	// what is left of that.
 	wait    time.Duration
@@ -56,8 +57,9 @@ func (q *call) attempt(began time.Time, bound time.Duration) (body []byte, limit
 type answer struct {
 	header http.Header
 	body   []byte
-	sent   time.Time // before the attempt left that was answered
-	key    string    // Idempotency-Key that it answers
+	sent   instant // before the attempt left that was answered
+	key    string  // Idempotency-Key that it answers
+	base   string  // of the node that was asked
 }
 
 // verdict is what one attempt says about the call.
@@ -71,7 +73,7 @@ const (
 	hopeless         // speaks of this attempt only, and a repetition would meet the same
 )
 
-// do sends the call until it is decided or the context ends.
+// do sends the call until it is decided, or the context or its lease ends.
 func (c *Client) do(ctx context.Context, q *call) (*answer, error) {
 	key := ""
 	if !q.read {
@@ -80,20 +82,25 @@ func (c *Client) do(ctx context.Context, q *call) (*answer, error) {
 			key = rand.Text()
 		}
 	}
+	if q.lease != nil {
+		var unbind func()
+		ctx, unbind = q.lease.bind(ctx)
+		defer unbind()
+	}
 	o := &OutcomeError{Call: q.what, Key: key}
-	pause := backOff{next: firstBackOff, free: len(c.endpoints) - 1}
+	pause := backOff{next: firstBackOff, free: c.nodes.spare()}
 	began := time.Now()
 	for {
-		if o.cause = ctx.Err(); o.cause != nil {
-			return nil, o
+		if err := q.ended(ctx, o); err != nil {
+			return nil, err
 		}
 		body, limit, err := q.attempt(began, c.attempt)
 		if err != nil {
 			return nil, fmt.Errorf("%s: encode the request: %w", q.what, err)
 		}
-		at := c.at.Load()
+		n := c.nodes.pick()
 		o.Attempts++
-		a, v, sent, err := c.try(ctx, limit, c.endpoints[int(at)%len(c.endpoints)], q, body, key)
+		a, v, sent, err := c.try(ctx, limit, n, q, body, key)
 		switch v {
 		case answered:
 			a.key = key
@@ -113,11 +120,28 @@ func (c *Client) do(ctx context.Context, q *call) (*answer, error) {
 		if c.once {
 			return nil, o
 		}
-		c.at.CompareAndSwap(at, at+1) // another call may have moved on already
-		if o.cause = pause.wait(ctx, sent); o.cause != nil {
-			return nil, o
+		if pause.wait(ctx, sent) != nil {
+			return nil, q.ended(ctx, o)
 		}
 	}
+}
+
+// ended is why the call must not be sent (again), or nil. What was never sent
+// because its lease has ended is told as that alone.
+func (q *call) ended(ctx context.Context, o *OutcomeError) error {
+	if q.lease != nil {
+		if err := q.lease.Err(); err != nil {
+			if o.Attempts == 0 {
+				return fmt.Errorf("%s: not sent: %w", q.what, err)
+			}
+			o.cause = err
+			return o
+		}
+	}
+	if o.cause = ctx.Err(); o.cause != nil {
+		return o
+	}
+	return nil
 }
 
 // backOff paces the attempts of one call.
@@ -147,14 +171,14 @@ func (b *backOff) wait(ctx context.Context, sent bool) error {
 	}
 }
 
-// try is one attempt, of at most limit. sent says whether a connection was made, so that the
-// request may have left.
-func (c *Client) try(ctx context.Context, limit time.Duration, base string, q *call, body []byte, key string) (a *answer, v verdict, sent bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
+// try is one attempt at a node, of at most limit. sent says whether a connection
+// was made, so that the request may have left.
+func (c *Client) try(ctx context.Context, limit time.Duration, n *endpoint, q *call, body []byte, key string) (a *answer, v verdict, sent bool, err error) {
+	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	sent = c.foreign
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true }}
-	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(ctx, trace), q.method, base+q.path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(bounded, trace), q.method, n.base+q.path, bytes.NewReader(body))
 	if err != nil {
 		return nil, hopeless, false, err
 	}
@@ -167,24 +191,53 @@ func (c *Client) try(ctx context.Context, limit time.Duration, base string, q *c
 	if c.bearer != "" {
 		req.Header.Set("Authorization", "Bearer "+c.bearer)
 	}
-	start := time.Now()
-	resp, err := c.http.Do(req)
+	start := c.clocks()
+	resp, got, err := c.exchange(req)
 	if err != nil {
+		if ctx.Err() == nil {
+			c.left(n, !sent || bounded.Err() != nil)
+		}
 		if !sent {
 			return nil, notNow, false, err
 		}
-		return nil, maybe, sent, err
+		return nil, maybe, true, err
+	}
+	leader := resp.Header.Get(wire.HeaderLeader)
+	if resp.StatusCode == http.StatusOK {
+		c.nodes.answered(n, leader)
+		return &answer{header: resp.Header, body: got, sent: start, base: n.base}, answered, true, nil
+	}
+	e := problem(resp, got)
+	if v = judge(e); v == refused {
+		c.nodes.answered(n, leader)
+	} else {
+		c.nodes.failed(n, false, leader)
+	}
+	return nil, v, true, e
+}
+
+// exchange sends a request and reads its whole answer.
+func (c *Client) exchange(req *http.Request) (*http.Response, []byte, error) {
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, nil, err
 	}
 	defer resp.Body.Close()
 	got, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
-		return nil, maybe, true, fmt.Errorf("read answer of %s: %w", base, err)
+		return nil, nil, fmt.Errorf("read answer of %s: %w", req.URL.Host, err)
 	}
-	if resp.StatusCode == http.StatusOK {
-		return &answer{header: resp.Header, body: got, sent: start}, answered, true, nil
+	return resp, got, nil
+}
+
+// left turns away from a node that gave no answer. One that was silent may be
+// hung, or a path to it dead: other connections to it, or over that path, would
+// hang in the same way, so the next attempt makes a new one.
+func (c *Client) left(n *endpoint, silent bool) {
+	c.nodes.failed(n, silent, "")
+	if silent {
+		c.http.CloseIdleConnections()
 	}
-	e := problem(resp, got)
-	return nil, judge(e), true, e
 }
 
 // judge says what an answer other than 200 means for the call (P10).

@@ -107,7 +107,7 @@ func TestP11_RepetitionsKeepTheKeyAndRotate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := newNode(t, first), newNode(t, first, ok(granted))
 			c := newClient(t, []string{a.URL, b.URL})
-			g, err := c.Acquire(within(t, 10*time.Second), "a", Acquire{Holder: "me", TTL: 10 * time.Second})
+			g, err := c.Grant(within(t, 10*time.Second), "a", Holder("me"), TTL(10*time.Second))
 			if err != nil || g.Token != 7 {
 				t.Fatalf("got %+v, %v; want token 7", g, err)
 			}
@@ -135,7 +135,7 @@ func TestEveryCallHasItsOwnKey(t *testing.T) {
 	a := newNode(t, ok(granted))
 	c := newClient(t, []string{a.URL})
 	for range 2 {
-		if _, err := c.Acquire(t.Context(), "a", Acquire{Holder: "me"}); err != nil {
+		if _, err := c.Grant(t.Context(), "a", Holder("me")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -143,7 +143,7 @@ func TestEveryCallHasItsOwnKey(t *testing.T) {
 	if r[0].Header.Get("Idempotency-Key") == r[1].Header.Get("Idempotency-Key") {
 		t.Fatal("two calls with one key")
 	}
-	if _, err := c.Acquire(WithIdempotencyKey(t.Context(), "mine"), "a", Acquire{Holder: "me"}); err != nil {
+	if _, err := c.Grant(WithIdempotencyKey(t.Context(), "mine"), "a", Holder("me")); err != nil {
 		t.Fatal(err)
 	}
 	if got := a.requests()[2].Header.Get("Idempotency-Key"); got != "mine" {
@@ -156,14 +156,14 @@ func TestDeadEndpointIsPassedAtOnce(t *testing.T) {
 	dead.Close()
 	live := newNode(t, ok(granted))
 	c := newClient(t, []string{dead.URL, live.URL})
-	if _, err := c.Acquire(within(t, 10*time.Second), "a", Acquire{Holder: "me"}); err != nil {
+	if _, err := c.Grant(within(t, 10*time.Second), "a", Holder("me")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Acquire(within(t, 10*time.Second), "a", Acquire{Holder: "me"}); err != nil {
+	if _, err := c.Grant(within(t, 10*time.Second), "a", Holder("me")); err != nil {
 		t.Fatal(err)
 	}
-	if got := c.at.Load(); got != 1 {
-		t.Fatalf("the client moved %d times, want 1: it stays where it was answered", got)
+	if got := c.nodes.pick().base; got != live.URL {
+		t.Fatalf("the next to be asked is %s, want the node that answered", got)
 	}
 }
 
@@ -187,7 +187,7 @@ func TestP10_WhatTheContextEnds(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, tt.answers...)
 			c := newClient(t, []string{n.URL})
-			_, err := c.Acquire(within(t, 300*time.Millisecond), "a", Acquire{Holder: "me"})
+			_, err := c.Grant(within(t, 300*time.Millisecond), "a", Holder("me"))
 			checkOutcome(t, err, tt.want)
 		})
 	}
@@ -225,7 +225,7 @@ func TestP10_NotNowUntilTheEnd(t *testing.T) {
 			return w.Result(), nil
 		})))
 		start := time.Now()
-		_, err := c.Acquire(within(t, time.Minute), "a", Acquire{Holder: "me"})
+		_, err := c.Grant(within(t, time.Minute), "a", Holder("me"))
 		checkOutcome(t, err, ErrUnavailable)
 		if got := time.Since(start); got != time.Minute {
 			t.Errorf("ended after %s, want the context's minute", got)
@@ -271,7 +271,7 @@ func checkOutcome(t *testing.T, err, want error) {
 
 func TestUnknownThenDone(t *testing.T) {
 	n := newNode(t, unknown, ok(granted))
-	g, err := newClient(t, []string{n.URL}).Acquire(within(t, 10*time.Second), "a", Acquire{Holder: "me"})
+	g, err := newClient(t, []string{n.URL}).Grant(within(t, 10*time.Second), "a", Holder("me"))
 	if err != nil || g.Token != 7 || len(n.requests()) != 2 {
 		t.Fatalf("got %+v, %v after %d attempts", g, err, len(n.requests()))
 	}
@@ -281,7 +281,7 @@ func TestUnknownThenDone(t *testing.T) {
 func TestAttemptsAreBounded(t *testing.T) {
 	a, b := newNode(t, silent), newNode(t, ok(granted))
 	c := newClient(t, []string{a.URL, b.URL}, WithAttemptTimeout(50*time.Millisecond))
-	if _, err := c.Acquire(within(t, 10*time.Second), "a", Acquire{Holder: "me"}); err != nil {
+	if _, err := c.Grant(within(t, 10*time.Second), "a", Holder("me")); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -324,7 +324,7 @@ func TestRefusals(t *testing.T) {
 		}
 	}
 	n := newNode(t, refuse(409, `{"status":409,"code":"lease_held","holder":"other","token":5,"expires_in_ms":1500}`))
-	_, err := newClient(t, []string{n.URL}).Acquire(t.Context(), "a", Acquire{Holder: "me"})
+	_, err := newClient(t, []string{n.URL}).Grant(t.Context(), "a", Holder("me"))
 	var e *Error
 	if !errors.As(err, &e) || e.Holder != "other" || e.Token != 5 || e.ExpiresIn != 1500*time.Millisecond || e.Code != wire.CodeLeaseHeld {
 		t.Fatalf("got %#v", e)
@@ -386,7 +386,7 @@ func TestP7_UntilCountsFromTheSending(t *testing.T) {
 		ok(`{"name":"a","token":7,"expires_in_ms":1000,"waited_ms":20}`)(w, r)
 	})
 	before := time.Now()
-	g, err := newClient(t, []string{n.URL}).Acquire(t.Context(), "a", Acquire{Holder: "me"})
+	g, err := newClient(t, []string{n.URL}).Grant(t.Context(), "a", Holder("me"))
 	after := time.Now()
 	if err != nil {
 		t.Fatal(err)
@@ -401,7 +401,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	n := newNode(t, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, target.URL, http.StatusTemporaryRedirect)
 	})
-	_, err := newClient(t, []string{n.URL}, WithBearerToken("s3cret")).Acquire(t.Context(), "a", Acquire{Holder: "me"})
+	_, err := newClient(t, []string{n.URL}, WithBearerToken("s3cret")).Grant(t.Context(), "a", Holder("me"))
 	var e *Error
 	if !errors.As(err, &e) || e.Status != http.StatusTemporaryRedirect || len(target.requests()) != 0 {
 		t.Fatalf("got %v, and %d requests at the target", err, len(target.requests()))

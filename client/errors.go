@@ -22,6 +22,9 @@ var (
 	ErrMismatch  = errors.New("version differs")              // if-version or if-absent did not hold
 	ErrCompacted = errors.New("events are not kept any more") // a watch has to start again from a list
 
+	ErrReleased = errors.New("lease was released") // by this program, with Lease.Release
+	ErrClosed   = errors.New("client is closed")   // so it keeps no lease any more
+
 	// ErrUnavailable: no attempt was answered, and surely none was applied.
 	ErrUnavailable = errors.New("unavailable")
 	// ErrUnknown: no attempt was answered, and one may have been applied.

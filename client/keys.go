@@ -15,6 +15,8 @@ type Guard string
 const (
 	GuardLatest Guard = wire.GuardLatest // on record, and not below the key's watermark; the default
 	GuardHeld   Guard = wire.GuardHeld   // and its lease must be live
+
+	Latest, Held = GuardLatest, GuardHeld // the same, for Lease.Guard
 )
 
 // Write is what a guarded write carries beside key and value. A write without a
@@ -25,7 +27,15 @@ type Write struct {
 	Lease       string  // the token must be this lease's; "": any
 	IfVersion   *uint64 // the key must have this version; 0: it must not exist
 	ContentType string  // stored with the value
+
+	lease *Lease // from Lease.Guard: nothing is sent once it has ended
 }
+
+// If is the write on the condition that the key has this version.
+func (w Write) If(version uint64) Write { w.IfVersion = &version; return w }
+
+// IfAbsent is the write on the condition that the key has no value.
+func (w Write) IfAbsent() Write { return w.If(0) }
 
 func (w Write) call(what, method, path string, value []byte) *call {
 	h := make(http.Header)
@@ -48,7 +58,7 @@ func (w Write) call(what, method, path string, value []byte) *call {
 	if w.ContentType != "" {
 		h.Set("Content-Type", w.ContentType)
 	}
-	return &call{what: what, method: method, path: path, header: h, body: value}
+	return &call{what: what, method: method, path: path, header: h, body: value, lease: w.lease}
 }
 
 func keyPath(key string) string { return "/v1/kv/" + escape(key) }
@@ -130,10 +140,15 @@ func (c *Client) List(ctx context.Context, p Page, values bool) (keys []*Key, ne
 // Txn makes several guarded writes, all or nothing. A refusal's OpIndex names the
 // operation that was refused.
 func (c *Client) Txn(ctx context.Context, t wire.TxnRequest) (*wire.Txn, error) {
+	return c.txn(ctx, t, nil)
+}
+
+func (c *Client) txn(ctx context.Context, t wire.TxnRequest, l *Lease) (*wire.Txn, error) {
 	q, err := jsonCall("transaction", "/v1/txn", t)
 	if err != nil {
 		return nil, err
 	}
+	q.lease = l
 	r := new(wire.Txn)
 	if _, err := c.into(ctx, q, r); err != nil {
 		return nil, err
@@ -141,12 +156,15 @@ func (c *Client) Txn(ctx context.Context, t wire.TxnRequest) (*wire.Txn, error) 
 	return r, nil
 }
 
-// Cluster tells about the cluster and its nodes.
+// Cluster tells about the cluster and its nodes. From then on the client follows
+// hints to a leader also to the nodes that it names.
 func (c *Client) Cluster(ctx context.Context) (*wire.Cluster, error) {
 	r := new(wire.Cluster)
-	if _, err := c.into(ctx, readCall("get cluster", "/v1/cluster"), r); err != nil {
+	a, err := c.into(ctx, readCall("get cluster", "/v1/cluster"), r)
+	if err != nil {
 		return nil, err
 	}
+	c.nodes.learn(a.base, r.Nodes)
 	return r, nil
 }
 

@@ -12,20 +12,6 @@ import (
 	"fencepost/httpapi/wire"
 )
 
-// Acquire asks for a lease. It goes out in whole milliseconds.
-type Acquire struct {
-	Holder   string            // a label for people; required
-	TTL      time.Duration     // 0: the cluster's default, 10 s
-	Metadata map[string]string // shown with the lease
-	// Wait is how long to stand in the queue of a lease that is not free; 0: not
-	// at all. Whatever becomes of connections and leaders meanwhile, the place in
-	// the queue is kept.
-	Wait  time.Duration
-	Slots uint64        // of the lease; 0: 1, an exclusive one
-	Take  uint64        // of them by this holder; 0: 1
-	Grace time.Duration // after an expiry nobody is granted the lease for so long
-}
-
 // A Grant is a lease that was acquired.
 type Grant struct {
 	wire.Acquired
@@ -41,31 +27,28 @@ type Renewed struct {
 	Until time.Time // as Grant.Until
 }
 
-// Acquire asks for the lease. Held by somebody else, also after r.Wait, it is
-// ErrHeld. A caller whose ctx ends while it waits leaves the queue within
-// seconds; Cancel with the key of the call (WithIdempotencyKey) does so at once.
-func (c *Client) Acquire(ctx context.Context, name string, r Acquire) (*Grant, error) {
-	asked := wire.AcquireRequest{
-		Holder: r.Holder, TTLMS: milliseconds(r.TTL), Metadata: r.Metadata,
-		WaitMS: milliseconds(r.Wait), Slots: r.Slots, Take: r.Take, GraceMS: milliseconds(r.Grace),
-	}
-	q, err := jsonCall("acquire "+name, leasePath(name)+"/acquire", asked)
+// Grant asks for the lease and does not keep it: whoever calls it renews in time,
+// or not. [Client.Acquire] is for programs that hold a lease while they work. Held
+// by somebody else, also after [Wait], it is ErrHeld. A caller whose ctx ends
+// while it waits leaves the queue within seconds; Cancel with the key of the call
+// (WithIdempotencyKey, or the OutcomeError's) does so at once.
+func (c *Client) Grant(ctx context.Context, name string, opts ...AcquireOption) (*Grant, error) {
+	g, _, err := c.grant(ctx, name, opts)
+	return g, err
+}
+
+func (c *Client) grant(ctx context.Context, name string, opts []AcquireOption) (*Grant, *answer, error) {
+	q, err := c.acquireCall(name, opts)
 	if err != nil {
-		return nil, err
-	}
-	if r.Wait > 0 {
-		q.wait, q.waiting = r.Wait, func(left time.Duration) ([]byte, error) {
-			asked.WaitMS = milliseconds(left)
-			return json.Marshal(asked)
-		}
+		return nil, nil, err
 	}
 	g := new(Grant)
 	a, err := c.into(ctx, q, &g.Acquired)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	g.Until = until(a, g.ExpiresInMS+g.WaitedMS)
-	return g, nil
+	return g, a, nil
 }
 
 // Renew extends a lease by its TTL, or a new one; it never shortens. ErrLost:
@@ -96,7 +79,7 @@ func (c *Client) RenewMany(ctx context.Context, leases []wire.Renewal) (results 
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	return r.Results, a.sent, nil
+	return r.Results, a.sent.mono, nil
 }
 
 // Cancel ends what the acquire with this Idempotency-Key has: its place in the
@@ -186,7 +169,9 @@ func milliseconds(d time.Duration) uint64 {
 	return uint64((d + time.Millisecond - 1) / time.Millisecond)
 }
 
-func until(a *answer, ms uint64) time.Time { return a.sent.Add(time.Duration(ms) * time.Millisecond) }
+func until(a *answer, ms uint64) time.Time {
+	return a.sent.mono.Add(time.Duration(ms) * time.Millisecond)
+}
 
 func readCall(what, path string) *call {
 	return &call{what: what, method: http.MethodGet, path: path, read: true, header: http.Header{"Accept": {"application/json"}}}

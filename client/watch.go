@@ -92,7 +92,7 @@ type follower struct {
 // run follows streams until one of them ends the watch.
 func (f *follower) run(ctx context.Context) error {
 	o := &OutcomeError{Call: "watch"}
-	pause := backOff{next: firstBackOff, free: len(f.c.endpoints) - 1}
+	pause := backOff{next: firstBackOff, free: f.c.nodes.spare()}
 	gone := 0 // endpoints in a row that do not keep what comes next
 	for {
 		if o.cause = ctx.Err(); o.cause != nil {
@@ -102,15 +102,15 @@ func (f *follower) run(ctx context.Context) error {
 			o.cause = context.DeadlineExceeded
 			return o
 		}
-		at := f.c.at.Load()
+		n := f.c.nodes.pick()
 		o.Attempts++
 		began := time.Now()
-		sent, err := f.follow(ctx, f.c.endpoints[int(at)%len(f.c.endpoints)])
+		sent, err := f.follow(ctx, n.base)
 		if f.alive.After(began) {
 			gone = 0
 		}
 		if f.alive.Sub(began) > maxBackOff { // it worked for a while
-			pause = backOff{next: firstBackOff, free: len(f.c.endpoints) - 1}
+			pause = backOff{next: firstBackOff, free: f.c.nodes.spare()}
 		}
 		if errors.Is(err, ErrCompacted) {
 			gone++
@@ -122,7 +122,7 @@ func (f *follower) run(ctx context.Context) error {
 		if f.c.once {
 			return o
 		}
-		f.c.at.CompareAndSwap(at, at+1)
+		f.c.nodes.failed(n, !sent, "")
 		if o.cause = pause.wait(ctx, sent); o.cause != nil {
 			return o
 		}
@@ -137,7 +137,7 @@ func (f *follower) ends(err error, gone int) bool {
 	case errors.Is(err, errLeft):
 		return true
 	case errors.Is(err, ErrCompacted):
-		return gone >= len(f.c.endpoints) || f.c.once
+		return gone > f.c.nodes.spare() || f.c.once
 	case !errors.As(err, &e), e.Status == http.StatusTooManyRequests:
 		return false
 	}

@@ -16,8 +16,10 @@ import (
 )
 
 func newAcquireCommand(env *environment) *cobra.Command {
-	var a client.Acquire
-	var key string
+	var holder, key string
+	var ttl, wait, grace time.Duration
+	var slots, take uint64
+	var metadata map[string]string
 	c := &cobra.Command{
 		Use:   "acquire NAME",
 		Short: "Acquire a lease and print its token",
@@ -30,18 +32,19 @@ The lease ends after --ttl unless it is renewed; nothing renews it by itself. Wi
 		Args:        cobra.ExactArgs(1),
 		Annotations: map[string]string{outputsKey: outputToken},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if a.Wait < 0 {
-				return usageError(fmt.Errorf("--wait must not be negative, not %s", a.Wait))
+			if wait < 0 {
+				return usageError(fmt.Errorf("--wait must not be negative, not %s", wait))
 			}
-			c, ctx, done, err := env.connectFor(withKey(cmd.Context(), key), a.Wait)
+			c, ctx, done, err := env.connectFor(withKey(cmd.Context(), key), wait)
 			if err != nil {
 				return err
 			}
 			defer done()
-			if a.Holder == "" {
-				a.Holder = defaultHolder()
+			if holder == "" {
+				holder = defaultHolder()
 			}
-			g, err := c.Acquire(ctx, args[0], a)
+			g, err := c.Grant(ctx, args[0], client.Holder(holder), client.TTL(ttl), client.Wait(wait),
+				client.Slots(slots), client.Take(take), client.Grace(grace), client.Metadata(metadata))
 			if err != nil {
 				return err
 			}
@@ -59,13 +62,13 @@ The lease ends after --ttl unless it is renewed; nothing renews it by itself. Wi
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&a.Holder, "holder", "", "label for people (default user@host/pid)")
-	f.DurationVar(&a.TTL, "ttl", 10*time.Second, "how long the lease is held without a renewal")
-	f.DurationVar(&a.Wait, "wait", 0, "how long to stand in the queue if it is not free")
-	f.Uint64Var(&a.Slots, "slots", 1, "slots of the lease: 1 is exclusive, more are shared")
-	f.Uint64Var(&a.Take, "take", 1, "slots to take: all of them as a writer, 1 as a reader")
-	f.DurationVar(&a.Grace, "grace", 0, "after an expiry, grant it to nobody for so long")
-	f.StringToStringVar(&a.Metadata, "metadata", nil, "shown with the lease; may be given more than once (k=v)")
+	f.StringVar(&holder, "holder", "", "label for people (default user@host/pid)")
+	f.DurationVar(&ttl, "ttl", 10*time.Second, "how long the lease is held without a renewal")
+	f.DurationVar(&wait, "wait", 0, "how long to stand in the queue if it is not free")
+	f.Uint64Var(&slots, "slots", 1, "slots of the lease: 1 is exclusive, more are shared")
+	f.Uint64Var(&take, "take", 1, "slots to take: all of them as a writer, 1 as a reader")
+	f.DurationVar(&grace, "grace", 0, "after an expiry, grant it to nobody for so long")
+	f.StringToStringVar(&metadata, "metadata", nil, "shown with the lease; may be given more than once (k=v)")
 	keyFlag(c, &key)
 	return c
 }

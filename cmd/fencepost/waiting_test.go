@@ -53,7 +53,7 @@ func TestP12_EightWaitersOverTwoKills(t *testing.T) {
 	for i := range waiters {
 		cl := c.client(c.nodes[i%len(c.nodes)])
 		wg.Go(func() {
-			g, err := cl.Acquire(t.Context(), "db", client.Acquire{Holder: fmt.Sprint(i), TTL: time.Hour, Wait: time.Hour / 12})
+			g, err := cl.Grant(t.Context(), "db", client.Holder(fmt.Sprint(i)), client.TTL(time.Hour), client.Wait(time.Hour/12))
 			if err != nil {
 				t.Errorf("waiter %d: %v", i, err)
 				granted <- grant{i: i}

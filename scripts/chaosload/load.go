@@ -77,7 +77,7 @@ func (w *worker) call(ctx context.Context, o *op, bound time.Duration) (context.
 func (w *worker) acquire(ctx context.Context, o op) op {
 	ctx, cancel := w.call(ctx, &o, callBound)
 	defer cancel()
-	g, err := w.client.Acquire(ctx, o.Name, client.Acquire{Holder: "chaos", TTL: leaseTTL})
+	g, err := w.client.Grant(ctx, o.Name, client.Holder("chaos"), client.TTL(leaseTTL))
 	o.ended(w.rec.now(), err)
 	if err == nil {
 		// Counted from before the first attempt, which is earlier than the holder may.
@@ -177,7 +177,7 @@ func (w *worker) repeat(ctx context.Context, of op) {
 	switch of.Kind {
 	case kindAcquire:
 		var g *client.Grant
-		if g, err = w.client.Acquire(ctx, of.Name, client.Acquire{Holder: "chaos", TTL: leaseTTL}); err == nil {
+		if g, err = w.client.Grant(ctx, of.Name, client.Holder("chaos"), client.TTL(leaseTTL)); err == nil {
 			o.Token = g.Token
 		}
 	case kindRelease:
