@@ -74,10 +74,10 @@ func (c *Client) Do(ctx context.Context, name string, f func(context.Context, *L
 		return err
 	}
 	defer c.giveBack(ctx, l)
-	work, cancel := context.WithCancelCause(l.Context())
+	work, cancel := context.WithCancelCause(l.ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
-	err = f(work, l)
+	err = f(leaseContext{work, l}, l)
 	if lost := l.Err(); isLost(lost) && !isLost(err) {
 		err = errors.Join(err, lost)
 	}
@@ -90,21 +90,21 @@ func (c *Client) giveBack(ctx context.Context, l *Lease) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseBound)
 	defer cancel()
 	if err := l.Release(ctx); err != nil {
-		c.log.Warn("the lease was not released, so it ends by its TTL", "lease", l.Name(), "token", l.Token(), "error", err)
+		c.logger().Warn("the lease was not released, so it ends by its TTL", "lease", l.Name(), "token", l.Token(), "error", err)
 	}
 }
 
 // background gives something back without holding up the caller. On a closed
 // client it does hold it up, since nobody would wait for it.
 func (c *Client) background(what string, f func(context.Context) error) {
-	run := func() {
-		ctx, cancel := context.WithTimeout(c.life, releaseBound)
+	run := func(life context.Context) {
+		ctx, cancel := context.WithTimeout(life, releaseBound)
 		defer cancel()
 		if err := f(ctx); err != nil {
-			c.log.Warn("what was not wanted could not be given back, so it ends by itself", "call", what, "error", err)
+			c.logger().Warn("what was not wanted could not be given back, so it ends by itself", "call", what, "error", err)
 		}
 	}
-	if !c.keep.start(run) {
-		run()
+	if !c.keep.start(func() { run(c.life) }) {
+		run(context.Background())
 	}
 }

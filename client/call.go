@@ -10,6 +10,7 @@ import (
 	mathrand "math/rand/v2"
 	"net/http"
 	"net/http/httptrace"
+	"strconv"
 	"strings"
 	"time"
 
@@ -270,6 +271,7 @@ func problem(resp *http.Response, body []byte) *Error {
 		Status: resp.StatusCode,
 		Leader: resp.Header.Get(wire.HeaderLeader), Node: resp.Header.Get(wire.HeaderNode),
 	}
+	e.index, _ = strconv.ParseUint(resp.Header.Get(wire.HeaderIndex), 10, 64)
 	if !strings.HasPrefix(resp.Header.Get("Content-Type"), wire.ContentTypeProblem) {
 		return e
 	}

@@ -33,7 +33,7 @@ type Client struct {
 	margin  time.Duration // 0: by the TTL
 	once    bool
 	holder  string // for those who give none
-	log     *slog.Logger
+	log     *slog.Logger // nil: none
 	hooks   Hooks
 	clocks  func() instant
 
@@ -127,9 +127,8 @@ func New(endpoints []string, opts ...Option) (*Client, error) {
 	}
 	c := &Client{
 		attempt: DefaultAttemptTimeout, own: newTransport(), holder: defaultHolder(),
-		log: slog.New(slog.DiscardHandler), clocks: readClocks,
+		clocks: readClocks,
 	}
-	c.keep.init(c)
 	c.http = &http.Client{
 		Transport: c.own,
 		// Nothing that we ask for is moved: a redirect comes from something that
@@ -149,6 +148,7 @@ func New(endpoints []string, opts ...Option) (*Client, error) {
 		}
 	}
 	c.life, c.end = context.WithCancel(context.Background())
+	c.keep.init(c)
 	return c, nil
 }
 
@@ -194,6 +194,13 @@ func (c *Client) Close() error {
 	c.end()
 	c.http.CloseIdleConnections()
 	return nil
+}
+
+func (c *Client) logger() *slog.Logger {
+	if c.log == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return c.log
 }
 
 // defaultHolder is a label that tells processes apart, also those in containers

@@ -53,6 +53,8 @@ type Error struct {
 	Leader      string        // URL, if the node that answered knew it
 	Node        string        // that answered
 	Oldest      uint64        // for compacted: the first index that can be watched from
+
+	index uint64 // that the answer reflects; 0: not told
 }
 
 func (e *Error) Error() string {

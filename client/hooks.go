@@ -60,7 +60,7 @@ func (k *keeper) runHook(l *Lease, f func()) {
 		if p == nil {
 			return
 		}
-		k.c.log.Error("a hook panicked, so its lease is given up", "lease", l.Name(), "token", l.Token(), "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		k.c.logger().Error("a hook panicked, so its lease is given up", "lease", l.Name(), "token", l.Token(), "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		k.lose(l, &LostError{Name: l.Name(), Token: l.Token(), Reason: LostPanic, Last: fmt.Errorf("a hook panicked: %v", p)})

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"context"
 	"sync"
 	"time"
 )
@@ -22,7 +23,9 @@ const (
 // none, sleeps until the next deadline or renewal; renewals run beside it.
 type keeper struct {
 	c    *Client
-	wake chan struct{} // room for one
+	wake chan struct{}   // room for one
+	life context.Context // of renewals; ends when there is nothing to keep any more
+	end  context.CancelFunc
 
 	mu      sync.Mutex // guards what follows and the state of each lease; never held over I/O or user code
 	leases  map[*Lease]struct{}
@@ -32,6 +35,7 @@ type keeper struct {
 
 func (k *keeper) init(c *Client) {
 	k.c, k.leases, k.wake = c, make(map[*Lease]struct{}), make(chan struct{}, 1)
+	k.life, k.end = context.WithCancel(c.life)
 }
 
 func (k *keeper) open() error {
@@ -54,19 +58,24 @@ func (k *keeper) start(f func()) bool {
 	return true
 }
 
-// add begins to keep a lease; an error if there is nothing left to keep.
+// add begins to keep a lease; an error, and the lease has ended, if there is
+// nothing left to keep.
 func (k *keeper) add(l *Lease) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.leases[l] = struct{}{}
+	reason := ""
 	switch {
 	case k.closed:
-		k.lose(l, l.lossBy(LostClosed))
-		return l.ended
+		reason = LostClosed
 	case k.c.clocks().reached(l.deadline):
-		k.lose(l, l.lossBy(LostDeadline))
+		reason = LostDeadline
+	}
+	if reason != "" {
+		k.drop(l, l.lossBy(reason))
+		close(l.lost)
 		return l.ended
 	}
+	k.leases[l] = struct{}{}
 	k.hookOf(l, k.c.hooks.Acquired, false)
 	if !k.running {
 		k.running = true
@@ -105,7 +114,9 @@ func (k *keeper) lose(l *Lease, cause error) {
 	}
 	k.drop(l, cause)
 	close(l.lost)
-	k.c.log.Warn("lease lost", "lease", l.Name(), "token", l.Token(), "error", cause)
+	if log := k.c.log; log != nil { // from where hooks are called: a log can be slow, too
+		k.hook(l, func() { log.Warn("lease lost", "lease", l.Name(), "token", l.Token(), "error", cause) }, false)
+	}
 	if f := k.c.hooks.Lost; f != nil {
 		k.hook(l, func() { f(l, cause) }, false)
 	}
@@ -151,6 +162,7 @@ func (k *keeper) close() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.closed = true
+	k.end()
 	for l := range k.leases {
 		k.lose(l, l.lossBy(LostClosed))
 	}

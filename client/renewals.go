@@ -86,10 +86,17 @@ func (k *keeper) launch(r *round) { k.c.errand.Go(func() { k.renew(r) }) }
 // renew is one round: a request, and what it says about each lease.
 func (k *keeper) renew(r *round) {
 	results, sent, err := k.ask(r)
+	if failed := k.note(r, results, sent, err); failed > 0 {
+		k.c.logger().Info("renewal failed", "leases", len(r.leases), "attempts", failed, "error", err)
+	}
+}
+
+// note is what becomes of the leases of a round; the most failures in a row that
+// one of them now has.
+func (k *keeper) note(r *round, results []wire.RenewResult, sent instant, err error) (worst int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := k.c.clocks()
-	worst := 0
 	for i, l := range r.leases {
 		l.renewing = false
 		if k.expire(l, now); l.ended != nil {
@@ -105,10 +112,10 @@ func (k *keeper) renew(r *round) {
 		}
 	}
 	if worst > 0 {
-		k.c.log.Info("renewal failed", "leases", len(r.leases), "attempts", worst, "error", err)
 		k.again(r, worst)
 	}
 	k.nudge()
+	return worst
 }
 
 // settle applies the answer to one lease, or says why it has to be asked again.
@@ -162,7 +169,7 @@ func (k *keeper) ask(r *round) (results []wire.RenewResult, sent instant, err er
 		if p := recover(); p != nil {
 			// Of a transport of the program's own: no answer, like any other. The
 			// deadlines do not depend on it.
-			k.c.log.Error("a renewal panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			k.c.logger().Error("a renewal panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 			err = fmt.Errorf("the renewal panicked: %v", p)
 		}
 	}()
@@ -175,7 +182,7 @@ func (k *keeper) ask(r *round) (results []wire.RenewResult, sent instant, err er
 		return results, sent, err
 	}
 	// Without a key: a renewal only ever counts from its own sending.
-	a, _, _, err := k.c.try(k.c.life, r.limit, k.c.nodes.pick(), q, q.body, "")
+	a, _, _, err := k.c.try(k.life, r.limit, k.c.nodes.pick(), q, q.body, "")
 	if err != nil {
 		return results, sent, err
 	}

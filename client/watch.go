@@ -122,7 +122,9 @@ func (f *follower) run(ctx context.Context) error {
 		if f.c.once {
 			return o
 		}
-		f.c.nodes.failed(n, !sent, "")
+		if ctx.Err() == nil {
+			f.c.nodes.failed(n, !sent, "")
+		}
 		if o.cause = pause.wait(ctx, sent); o.cause != nil {
 			return o
 		}
