@@ -32,7 +32,7 @@ type Client struct {
 	attempt time.Duration
 	margin  time.Duration // 0: by the TTL
 	once    bool
-	holder  string // for those who give none
+	holder  string       // for those who give none
 	log     *slog.Logger // nil: none
 	hooks   Hooks
 	clocks  func() instant

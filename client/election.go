@@ -178,7 +178,7 @@ func (o *observer) read(ctx context.Context) (index uint64, err error) {
 	a, err := o.e.c.into(ctx, q, &l)
 	var refusal *Error
 	switch {
-	case errors.Is(err, ErrNotFound) && errors.As(err, &refusal):
+	case errors.Is(err, ErrNotFound) && errors.As(err, &refusal) && refusal.index > 0:
 		o.now = Leader{}
 		return refusal.index, nil
 	case err != nil:
