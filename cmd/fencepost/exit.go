@@ -31,7 +31,7 @@ const exitCodesHelp = `The exit code says what became of it, so that scripts nee
      message tells: it is applied once, and the repetition tells the outcome
 
 A server that must not go on (a stalled disk, a log entry it cannot apply) ends
-with 70.`
+with 70. 'fencepost lock' ends as its command does, or with 75 or 76: see its help.`
 
 func newExitCodesTopic() *cobra.Command {
 	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodesHelp}
@@ -54,9 +54,12 @@ func usageError(err error) error {
 
 func exitCode(err error) int {
 	var m *mistakenError
+	var s *statusError
 	switch {
 	case err == nil:
 		return exitDone
+	case errors.As(err, &s):
+		return s.code
 	case errors.As(err, &m):
 		return exitUsage
 	case errors.Is(err, client.ErrUnknown):
@@ -69,6 +72,10 @@ func exitCode(err error) int {
 
 // explain tells a person what went wrong, and what to do next.
 func explain(w io.Writer, cmd *cobra.Command, err error) {
+	var s *statusError
+	if errors.As(err, &s) && s.err == nil {
+		return // the command that ended so has said why
+	}
 	fmt.Fprintf(w, "fencepost: %v\n", err)
 	if next := advice(cmd, err); next != "" {
 		fmt.Fprintf(w, "%s\n", next)

@@ -119,7 +119,8 @@ func (c *processes) start(n *process) {
 	defer log.Close()
 	r := &life{cmd: exec.Command(c.bin, n.args...), exited: make(chan struct{})}
 	r.cmd.Stdout, r.cmd.Stderr = log, log
-	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	r.cmd.SysProcAttr = new(syscall.SysProcAttr)
+	dieWithParent(r.cmd.SysProcAttr)
 	if err := r.cmd.Start(); err != nil {
 		c.t.Fatal(err)
 	}

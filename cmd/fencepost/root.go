@@ -93,7 +93,7 @@ before the file:
 		&cobra.Group{ID: groupUse, Title: "Leases and keys:"},
 		&cobra.Group{ID: groupRun, Title: "Running a cluster:"},
 	)
-	add(root, groupUse, newAcquireCommand(env), newRenewCommand(env), newReleaseCommand(env), newLeasesCommand(env), newKVCommand(env), newWatchCommand(env))
+	add(root, groupUse, newLockCommand(env), newAcquireCommand(env), newRenewCommand(env), newReleaseCommand(env), newLeasesCommand(env), newKVCommand(env), newWatchCommand(env))
 	add(root, groupRun, newServerCommand(env), newDevCommand(env), newClusterCommand(env), newBenchCommand(env))
 	root.AddCommand(newVersionCommand(env), newExitCodesTopic())
 	return root
