@@ -11,7 +11,7 @@ import (
 
 const (
 	firstAvoidance = time.Second
-	maxAvoidance   = 30 * time.Second
+	maxAvoidance   = 15 * time.Second
 	// distrust is how long after it failed a node is not gone to for a hint. Nodes
 	// that disagree on the leader would otherwise send a client to and fro.
 	distrust = time.Second
@@ -19,14 +19,14 @@ const (
 
 // endpoint is a node that can be asked.
 type endpoint struct {
-	base     string // http://host:port, without a slash at the end
-	avoided  time.Time
-	penalty  time.Duration
-	failedAt time.Time
+	base     string        // http://host:port, without a slash at the end
+	failedAt time.Time     // since it last answered; zero: not
+	penalty  time.Duration // if it was silent since then: how long it is
+	avoided  time.Time     // until when
 }
 
-// endpoints chooses whom to ask: a node that works is stayed with, one that fails is
-// left for the next, one that is silent is avoided for a while.
+// endpoints chooses whom to ask: a node that works is stayed with, one that fails
+// is left for another, and one that was silent is avoided for a while.
 type endpoints struct {
 	mu  sync.Mutex  // guards all of it, and the nodes
 	all []*endpoint // the configured ones first, in their order
@@ -54,8 +54,7 @@ func (s *endpoints) find(base string) *endpoint {
 	return nil
 }
 
-// pick is whom to ask now. If all are avoided, it is the one whose time is up
-// first.
+// pick is whom to ask now.
 func (s *endpoints) pick() *endpoint {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,16 +65,19 @@ func (s *endpoints) pick() *endpoint {
 	return s.at
 }
 
-// after is the next configured node in turn that is not avoided.
+// after is the configured node whose last failure is the oldest, in turn where
+// that is equal: it has had the longest time to recover. Those to be avoided are
+// left out, unless all have been silent.
 func (s *endpoints) after(n *endpoint, now time.Time) *endpoint {
 	from := slices.Index(s.all[:s.n], n) // -1, for one that is not configured, begins at the first
-	best := s.all[(from+1)%s.n]
+	others := slices.ContainsFunc(s.all[:s.n], func(m *endpoint) bool { return m.penalty == 0 })
+	var best *endpoint
 	for i := 1; i <= s.n; i++ {
 		m := s.all[(from+i)%s.n]
-		if !m.avoided.After(now) {
-			return m
+		if others && m.avoided.After(now) {
+			continue
 		}
-		if m.avoided.Before(best.avoided) {
+		if best == nil || m.failedAt.Before(best.failedAt) {
 			best = m
 		}
 	}
