@@ -80,7 +80,7 @@ func TestDemoInterrupted(t *testing.T) {
 	for _, tt := range []struct {
 		signal syscall.Signal
 		at     string
-	}{{syscall.SIGINT, "1."}, {syscall.SIGTERM, "3."}, {syscall.SIGHUP, "5."}} {
+	}{{syscall.SIGHUP, "1."}, {syscall.SIGTERM, "2."}, {syscall.SIGINT, "3."}} {
 		cmd, _, errs := startDemo(t, bin, tmp)
 		cmd.Stdout = nil
 		out, err := cmd.StdoutPipe()

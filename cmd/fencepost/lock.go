@@ -39,6 +39,8 @@ const (
 	// lostReleaseBound likewise when the lease could not be renewed either.
 	releaseBound     = 5 * time.Second
 	lostReleaseBound = time.Second
+	// tellWaiting is when somebody at a terminal begins to wonder.
+	tellWaiting = time.Second
 )
 
 // A lock is one run of the command of that name.
@@ -167,8 +169,15 @@ func (k *lock) acquire(ctx context.Context, c *client.Client) (*client.Lease, er
 			client.Slots(k.slots), client.Take(k.take), client.Grace(k.grace))
 	}()
 	var ended os.Signal
+	waiting := time.NewTimer(tellWaiting)
+	defer waiting.Stop()
 	for {
 		select {
+		case <-waiting.C:
+			if isTerminal(k.env.stderr) {
+				k.say("waiting for lease %s, for up to %s", k.name, k.wait)
+			}
+			continue
 		case s := <-k.signals:
 			switch s {
 			case syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT:

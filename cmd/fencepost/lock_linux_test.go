@@ -44,6 +44,7 @@ func TestB66_CommandOnATerminal(t *testing.T) {
 	t.Parallel()
 	c := startProcesses(t, 1)
 	master, program := openTerminal(t)
+	c.mustAcquire("tty", 2*time.Second) // which it has to wait for
 	cmd := exec.Command(c.bin, "lock", "tty", "--endpoints", c.urls(), "--", "sh", "-c", `read line; echo "got $line"; while :; do sleep 0.05; done`)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = program, program, program
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
@@ -80,6 +81,7 @@ func TestB66_CommandOnATerminal(t *testing.T) {
 			return strings.Contains(shown.String(), what)
 		})
 	}
+	see("waiting for lease tty")
 	master.WriteString("hello\n")
 	see("got hello")
 	master.WriteString("\x1a")

@@ -1,173 +1,24 @@
 package main
 
 import (
-	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// locked is a running `fencepost lock`. Its output goes to a file, so that what
-// outlives the command cannot hold up the test.
-type locked struct {
-	t    *testing.T
-	cmd  *exec.Cmd
-	out  string // path
-	errs *bytes.Buffer
-	done chan struct{}
-	took time.Duration // valid when done
-}
-
-func (c *processes) urls() string {
-	var urls []string
-	for _, n := range c.nodes {
-		urls = append(urls, n.url)
-	}
-	return strings.Join(urls, ",")
-}
-
-// lock starts `fencepost lock ARGS`, by default at all nodes.
-func (c *processes) lock(t *testing.T, args ...string) *locked {
-	t.Helper()
-	return startLock(t, c.bin, append(os.Environ(), "FENCEPOST_ENDPOINTS="+c.urls()), args...)
-}
-
-func startLock(t *testing.T, bin string, env []string, args ...string) *locked {
-	t.Helper()
-	l := &locked{t: t, cmd: exec.Command(bin, append([]string{"lock"}, args...)...), out: filepath.Join(t.TempDir(), "out"), errs: new(bytes.Buffer), done: make(chan struct{})}
-	out, err := os.Create(l.out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer out.Close()
-	errs, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.cmd.Env, l.cmd.Stdout, l.cmd.Stderr = env, out, w
-	l.cmd.SysProcAttr = new(syscall.SysProcAttr)
-	began := time.Now()
-	if err := l.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	w.Close()
-	t.Cleanup(func() {
-		l.cmd.Process.Kill()
-		<-l.done
-	})
-	go func() {
-		l.cmd.Wait()
-		l.took = time.Since(began)
-		errs.SetReadDeadline(time.Now().Add(time.Second)) // a child that lives on keeps it open
-		l.errs.ReadFrom(errs)
-		errs.Close()
-		close(l.done)
-	}()
-	return l
-}
-
-func (l *locked) signal(s syscall.Signal) {
-	l.t.Helper()
-	if err := l.cmd.Process.Signal(s); err != nil {
-		l.t.Fatal(err)
-	}
-}
-
-// lines waits until the command has written so many lines.
-func (l *locked) lines(count int) []string {
-	l.t.Helper()
-	var lines []string
-	eventually(l.t, fmt.Sprintf("the command has written %d lines", count), func() bool {
-		select {
-		case <-l.done:
-			lines = l.written()
-			if len(lines) < count {
-				l.t.Fatalf("lock has ended, exit %d: %s", l.cmd.ProcessState.ExitCode(), l.errs)
-			}
-		default:
-			lines = l.written()
-		}
-		return len(lines) >= count
-	})
-	return lines
-}
-
-func (l *locked) written() []string {
-	l.t.Helper()
-	b, err := os.ReadFile(l.out)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	lines := strings.SplitAfter(string(b), "\n")
-	lines = lines[:len(lines)-1] // the last has no end yet
-	for i := range lines {
-		lines[i] = strings.TrimSuffix(lines[i], "\n")
-	}
-	return lines
-}
-
-// pids are the numbers that the command wrote in its first line.
-func (l *locked) pids() (pids []int) {
-	l.t.Helper()
-	for _, f := range strings.Fields(l.lines(1)[0]) {
-		n, err := strconv.Atoi(f)
-		if err != nil {
-			l.t.Fatal(err)
-		}
-		pids = append(pids, n)
-	}
-	return pids
-}
-
-func (l *locked) exit() int {
-	l.t.Helper()
-	select {
-	case <-l.done:
-	case <-time.After(30 * time.Second):
-		l.t.Fatal("lock does not end")
-	}
-	return l.cmd.ProcessState.ExitCode()
-}
-
-func (l *locked) wantExit(want int) {
-	l.t.Helper()
-	if got := l.exit(); got != want {
-		l.t.Errorf("exit %d, want %d; stderr: %s", got, want, l.errs)
-	}
-}
-
-func alive(pid int) bool { return !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }
-
-func wantGone(t *testing.T, pids []int) {
-	t.Helper()
-	for i, pid := range pids {
-		if alive(pid) {
-			t.Errorf("process %d of %v lives on", i, pids)
-			syscall.Kill(pid, syscall.SIGKILL)
-		}
-	}
-}
-
-func (c *processes) wantFree(t *testing.T, name string) {
-	t.Helper()
-	if a := c.get(c.nodes[0], "/v1/leases/"+name); a.status != 200 || a.body["held"] != false {
-		t.Errorf("lease %s is not free: %s", name, a)
-	}
-}
-
 // B66: wrapper, command and what the command has started end together, and the
 // lease is released when none of them is left.
 func TestB66_WrapperCommandAndLeaseEndTogether(t *testing.T) {
 	t.Parallel()
 	c := startProcesses(t, 1)
+	t.Run("lease is taken away", func(t *testing.T) { leaseTakenAway(t, c) })
+	t.Run("ended while it waits", func(t *testing.T) { lockEndedWhileItWaits(t, c) })
 
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT} {
 		t.Run("signal "+s.String(), func(t *testing.T) {
@@ -265,11 +116,10 @@ func TestB66_WrapperCommandAndLeaseEndTogether(t *testing.T) {
 	})
 }
 
-// B66: the lease is lost in mid-run, and the cluster says so: a TERM, and soon a
+// The lease is lost in mid-run, and the cluster says so: a TERM, and soon a
 // KILL.
-func TestB66_LeaseTakenAway(t *testing.T) {
+func leaseTakenAway(t *testing.T, c *processes) {
 	t.Parallel()
-	c := startProcesses(t, 1)
 	l := c.lock(t, "taken", "--ttl", "900ms", "--", "sh", "-c", `trap "echo asked" TERM; echo $$ $FENCEPOST_TOKEN; while :; do sleep 0.01; done`)
 	pid, token := l.pids()[0], uint64(l.pids()[1])
 	if a := c.release("taken", token); a.body["released"] != true {
@@ -297,6 +147,8 @@ func TestB68_ExitStatusAndArguments(t *testing.T) {
 	if err := os.WriteFile(garbage, []byte("no program\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+	t.Run("environment", func(t *testing.T) { lockEnvironment(t, c) })
+	t.Run("stdin", func(t *testing.T) { lockPassesStdin(t, c) })
 	c.mustAcquire("held", time.Hour)
 	echo := `for a; do printf "[%s]\n" "$a"; done`
 	for _, tt := range []struct {
@@ -344,9 +196,8 @@ func TestB68_ExitStatusAndArguments(t *testing.T) {
 }
 
 // A lock that is told to end while it waits gives its place back.
-func TestB66_LockEndedWhileItWaits(t *testing.T) {
+func lockEndedWhileItWaits(t *testing.T, c *processes) {
 	t.Parallel()
-	c := startProcesses(t, 1)
 	c.mustAcquire("busy", time.Hour)
 	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT} {
 		l := c.lock(t, "busy", "--", "echo", "ran")
@@ -364,9 +215,8 @@ func TestB66_LockEndedWhileItWaits(t *testing.T) {
 
 // What the command runs finds lease, token and cluster in its environment, and not
 // the flags of the lock around it.
-func TestLockEnvironment(t *testing.T) {
+func lockEnvironment(t *testing.T, c *processes) {
 	t.Parallel()
-	c := startProcesses(t, 1)
 	env := append(os.Environ(), "FENCEPOST_ENDPOINTS="+c.urls(), "FENCEPOST_TTL=7s", "FENCEPOST_HOLDER=outer", "FENCEPOST_TIMEOUT=9s", "FENCEPOST_TOKEN=1")
 	script := `set -e
 echo "$FENCEPOST_LEASE ${FENCEPOST_TTL-none} ${FENCEPOST_HOLDER-none} $FENCEPOST_TIMEOUT"
@@ -388,9 +238,8 @@ echo "$FENCEPOST_LEASE ${FENCEPOST_TTL-none} ${FENCEPOST_HOLDER-none} $FENCEPOST
 }
 
 // Nothing of it is eaten, and nothing is in between: a lock in a pipe passes bytes.
-func TestLockPassesStdin(t *testing.T) {
+func lockPassesStdin(t *testing.T, c *processes) {
 	t.Parallel()
-	c := startProcesses(t, 1)
 	cmd := exec.Command(c.bin, "lock", "pipe", "--endpoints", c.urls(), "--", "cat")
 	want := strings.Repeat("line\x00\n", 50_000)
 	cmd.Stdin = strings.NewReader(want)

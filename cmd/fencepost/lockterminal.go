@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -17,7 +18,7 @@ type terminal struct {
 // is not a terminal, we may share the foreground with a pager that needs it.
 func foregroundTerminal() *terminal {
 	t := &terminal{fd: int(os.Stdin.Fd()), own: syscall.Getpgrp()}
-	if _, err := terminalGroup(int(os.Stdout.Fd())); err != nil || t.fd != 0 {
+	if !isTerminal(os.Stdout) || t.fd != 0 {
 		return nil
 	}
 	if front, err := terminalGroup(t.fd); err != nil || front != t.own {
@@ -48,6 +49,16 @@ func (t *terminal) takeBack(s syscall.WaitStatus) {
 	if s.Signaled() && (s.Signal() == syscall.SIGINT || s.Signal() == syscall.SIGQUIT) {
 		syscall.Kill(-t.own, s.Signal()) // we have asked to be told of it ourselves
 	}
+}
+
+// isTerminal says whether w is the terminal that this process belongs to.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := terminalGroup(int(f.Fd()))
+	return err == nil
 }
 
 func terminalGroup(fd int) (int, error) {
