@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -122,6 +123,13 @@ func TestDemoKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "its servers run", func() bool { return len(running(t, bin)) >= 4 })
+	t.Cleanup(func() { // none, unless the test has failed
+		for _, p := range running(t, bin) {
+			if pid, err := strconv.Atoi(p); err == nil {
+				syscall.Kill(pid, syscall.SIGKILL)
+			}
+		}
+	})
 	cmd.Process.Kill()
 	out.Close()
 	cmd.Wait()

@@ -102,6 +102,11 @@ func TestB66_WrapperCommandAndLeaseEndTogether(t *testing.T) {
 		t.Parallel()
 		l := c.lock(t, "orphan", "--ttl", "1s", "--", "sh", "-c", `trap "" TERM; echo $$ $FENCEPOST_TOKEN; while :; do sleep 0.05; done`)
 		pid, token := l.pids()[0], uint64(l.pids()[1])
+		t.Cleanup(func() {
+			if t.Failed() && alive(pid) {
+				syscall.Kill(pid, syscall.SIGKILL)
+			}
+		})
 		if a := c.put("orphan", token, "mine"); a.status != 200 {
 			t.Fatalf("write under the lease: %s", a)
 		}
