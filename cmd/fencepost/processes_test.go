@@ -288,6 +288,10 @@ func (c *processes) do(n *process, method, path, body string, header ...string) 
 	if err != nil {
 		return answer{err: err}
 	}
+	return answerOf(resp)
+}
+
+func answerOf(resp *http.Response) answer {
 	defer resp.Body.Close()
 	raw, err := io.ReadAll(resp.Body)
 	a := answer{status: resp.StatusCode, header: resp.Header, raw: raw, err: err}
