@@ -379,7 +379,7 @@ func TestRequests(t *testing.T) {
 }
 
 // The holder counts from before the request left, plus what the leader kept it (P7).
-func TestP7_UntilCountsFromTheSending(t *testing.T) {
+func TestP7_B19_UntilCountsFromTheSending(t *testing.T) {
 	const took = 60 * time.Millisecond
 	n := newNode(t, func(w http.ResponseWriter, r *http.Request) {
 		time.Sleep(took) // a slow network

@@ -68,7 +68,7 @@ func newLog(t *testing.T, entries [][]string, cutAfter int) *log {
 
 // Wherever streams are cut, also in the middle of an entry or of a line, each
 // event comes once and in order.
-func TestP13_CutsNeitherLoseNorRepeatEvents(t *testing.T) {
+func TestP13_B54_CutsNeitherLoseNorRepeatEvents(t *testing.T) {
 	entries := [][]string{entry(1, "a"), entry(2, "b", "c", "d", "e"), entry(3, "f"), entry(4, "g", "h")}
 	whole := len(strings.Join(entries[1], "")) + 40 // a stream must hold an entry, else nobody gets on
 	for cutAfter := whole; cutAfter < 2*whole; cutAfter += 17 {

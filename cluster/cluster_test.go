@@ -57,7 +57,7 @@ func TestP1_TokensRiseOverFailovers(t *testing.T) {
 
 // A lease goes on where it was: on the next leader, on the one after, and after
 // a restart of all.
-func TestP8_RemainingTimeSurvivesFailover(t *testing.T) {
+func TestP8_B03_RemainingTimeSurvivesFailover(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim) {
 		l := s.leader()
 		g := l.mustAcquire("db", time.Minute)

@@ -26,6 +26,7 @@ type sim struct {
 
 type simNode struct {
 	*Node
+	now   atomic.Pointer[Node] // the same, for goroutines that go on over a restart
 	s     *sim
 	id    string
 	store *simStore
@@ -139,6 +140,7 @@ func (n *simNode) boot(server raftServer, change func(*Config)) {
 		n.s.t.Fatal(err)
 	}
 	n.down = false
+	n.now.Store(n.Node)
 }
 
 func (n *simNode) stop() {
@@ -211,7 +213,7 @@ func (n *simNode) acquire(name string, ttl time.Duration, key string) (*fsmpb.Ou
 	}
 	ctx, cancel := context.WithTimeout(n.s.t.Context(), 10*time.Second)
 	defer cancel()
-	r, err := n.Acquire(ctx, time.Now(), c)
+	r, err := n.now.Load().Acquire(ctx, time.Now(), c)
 	return r.Outcome, err
 }
 
@@ -227,7 +229,7 @@ func (n *simNode) mustAcquire(name string, ttl time.Duration) *fsmpb.Outcome {
 func (n *simNode) renew(name string, token uint64) (*fsmpb.Outcome, error) {
 	ctx, cancel := context.WithTimeout(n.s.t.Context(), 10*time.Second)
 	defer cancel()
-	r, err := n.Renew(ctx, []*fsmpb.Renewal{{Name: name, Token: token}})
+	r, err := n.now.Load().Renew(ctx, []*fsmpb.Renewal{{Name: name, Token: token}})
 	if err != nil {
 		return nil, err
 	}
@@ -237,7 +239,7 @@ func (n *simNode) renew(name string, token uint64) (*fsmpb.Outcome, error) {
 func (n *simNode) put(key string, token uint64, value string) (*fsmpb.Outcome, error) {
 	ctx, cancel := context.WithTimeout(n.s.t.Context(), 10*time.Second)
 	defer cancel()
-	r, err := n.Write(ctx, time.Now(), &fsmpb.Write{
+	r, err := n.now.Load().Write(ctx, time.Now(), &fsmpb.Write{
 		Token: token, Ops: []*fsmpb.WriteOp{{Kind: fsmpb.WriteOp_KIND_PUT, Key: key, Value: []byte(value)}},
 	})
 	return r.Outcome, err

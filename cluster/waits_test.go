@@ -15,7 +15,7 @@ import (
 
 // ask is one attempt at an acquisition that may wait.
 func (n *simNode) ask(ctx context.Context, name, key string, ttl, wait time.Duration) (Reply[*fsmpb.Outcome], error) {
-	return n.Acquire(ctx, time.Now(), &fsmpb.Acquire{
+	return n.now.Load().Acquire(ctx, time.Now(), &fsmpb.Acquire{
 		Name: name, Holder: key, TtlMs: uint64(ttl.Milliseconds()), WaitMs: uint64(wait.Milliseconds()),
 		Request: &fsmpb.Request{Key: key, Path: "acquire " + name, Digest: []byte(name)},
 	})
@@ -297,8 +297,11 @@ func TestANewLeaderCancelsWaitersThatNobodyComesBackFor(t *testing.T) {
 				t.Fatalf("got %v, want the one that came back", ws)
 			}
 		})
-		if len(l.waits.of) != 1 {
-			t.Errorf("%d requests are remembered, want 1", len(l.waits.of))
+		l.waits.mu.Lock()
+		remembered := len(l.waits.of)
+		l.waits.mu.Unlock()
+		if remembered != 1 {
+			t.Errorf("%d requests are remembered, want 1", remembered)
 		}
 		cancel()
 		wg.Wait()

@@ -158,7 +158,7 @@ func TestP13_AfterASnapshotANodeSaysWhatIsGone(t *testing.T) {
 
 // A node that is cut off from the others ends its watches, whatever it was, and
 // takes none until it is back; the others go on.
-func TestANodeWithoutALeaderEndsItsWatches(t *testing.T) {
+func TestP13_B54_ANodeWithoutALeaderEndsItsWatches(t *testing.T) {
 	for _, leads := range []bool{true, false} {
 		inSim(t, func(t *testing.T, s *sim) {
 			lost := s.leader()

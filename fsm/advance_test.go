@@ -128,9 +128,9 @@ func TestP1_ApplyRefusesAnOldIndex(t *testing.T) {
 	}
 }
 
-// TestP14_UnknownCommandStops: an entry without a command that this version
+// TestP14_B39_UnknownCommandStops: an entry without a command that this version
 // knows is an error, not an outcome.
-func TestP14_UnknownCommandStops(t *testing.T) {
+func TestP14_B39_UnknownCommandStops(t *testing.T) {
 	if o, _, err := New().Apply(1, 1, &fsmpb.Command{}); err == nil {
 		t.Errorf("got outcome %v, want an error", o)
 	}

@@ -45,7 +45,7 @@ func descriptors() int {
 // Two hundred readers that never read neither hold up the writer nor cost the
 // twenty that do a single event; and when all have gone, so has all that they
 // took.
-func TestP13_StoppedReadersHarmNobody(t *testing.T) {
+func TestP13_B55_StoppedReadersHarmNobody(t *testing.T) {
 	const stopped, live, events = 200, 20, 3000
 	node := newMemory("n1")
 	node.feed = cluster.NewFeed(2*events, stopped+live)

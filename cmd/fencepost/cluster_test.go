@@ -127,7 +127,7 @@ func TestP1_P9_KillTheLeaderUnderLoad(t *testing.T) {
 }
 
 // All nodes are killed at once and come back in any order, one of them late.
-func TestP9_KillAllAtOnce(t *testing.T) {
+func TestP9_B36_KillAllAtOnce(t *testing.T) {
 	c := startProcesses(t, 3)
 	var newest uint64
 	for round := range 3 {

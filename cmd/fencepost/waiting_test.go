@@ -105,7 +105,7 @@ func (c *processes) metric(n *process, name string) int {
 
 // Thousands of clients that wait, through all nodes, and go away without a word
 // leave nothing behind.
-func TestAbandonedRequestsLeaveNothing(t *testing.T) {
+func TestB55_AbandonedRequestsLeaveNothing(t *testing.T) {
 	const abandoned = 5000
 	c := startProcesses(t, 3)
 	c.mustAcquire("db", time.Hour)
