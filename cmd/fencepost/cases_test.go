@@ -50,7 +50,7 @@ func TestP10_B35_ARollingRestart(t *testing.T) {
 		cl := c.client(c.nodes[i%3])
 		wg.Go(func() {
 			for name := fmt.Sprint("w", i); !stop.Load(); done.Add(1) {
-				g, err := cl.Acquire(t.Context(), name, client.Acquire{Holder: name, TTL: time.Minute})
+				g, err := cl.Grant(t.Context(), name, client.Holder(name), client.TTL(time.Minute))
 				if err == nil {
 					_, err = cl.Put(t.Context(), name, []byte(name), client.Write{Token: g.Token, Guard: client.GuardHeld})
 				}
@@ -155,7 +155,7 @@ func TestP12_B51_WaitingThroughNodesThatDie(t *testing.T) {
 	for i, through := range []*process{follower, leader} {
 		cl, who := c.client(through), string(rune('B'+i))
 		go func() {
-			g, err := cl.Acquire(t.Context(), "db", client.Acquire{Holder: who, TTL: time.Hour, Wait: time.Minute})
+			g, err := cl.Grant(t.Context(), "db", client.Holder(who), client.TTL(time.Hour), client.Wait(time.Minute))
 			if err != nil {
 				failed <- fmt.Errorf("%s: %w", who, err)
 				return

@@ -36,7 +36,7 @@ func TestP11_TheAnswerIsDropped(t *testing.T) {
 
 	t.Run("acquire", func(t *testing.T) {
 		p.inject(dropAnswer, "/acquire")
-		g, err := p.client(c).Acquire(t.Context(), "free", client.Acquire{Holder: "a", TTL: time.Hour})
+		g, err := p.client(c).Grant(t.Context(), "free", client.Holder("a"), client.TTL(time.Hour))
 		missed := p.landed(dropAnswer, 200).answers[0]
 		if err != nil || g.Token != missed.number("token") || g.PreviousToken != 0 {
 			t.Fatalf("got %+v %v, the answer that was dropped is %s", g, err, missed)
@@ -52,7 +52,7 @@ func TestP11_TheAnswerIsDropped(t *testing.T) {
 		got, failed := make(chan *client.Grant, 1), make(chan error, 1)
 		cl := p.client(c)
 		go func() {
-			g, err := cl.Acquire(t.Context(), "queued", client.Acquire{Holder: "b", TTL: time.Hour, Wait: time.Minute})
+			g, err := cl.Grant(t.Context(), "queued", client.Holder("b"), client.TTL(time.Hour), client.Wait(time.Minute))
 			failed <- err
 			got <- g
 		}()
@@ -108,7 +108,7 @@ func TestP11_B16_TheAnswerOfARenewalIsDropped(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cl.Close()
-	g, err := cl.Acquire(t.Context(), "db", client.Acquire{Holder: "a", TTL: ttl})
+	g, err := cl.Grant(t.Context(), "db", client.Holder("a"), client.TTL(ttl))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestP11_TheRequestIsDuplicated(t *testing.T) {
 	first := c.mustAcquire("queued", time.Hour)
 
 	p.inject(duplicate, "/acquire")
-	g, err := p.client(c).Acquire(t.Context(), "free", client.Acquire{Holder: "a", TTL: time.Hour})
+	g, err := p.client(c).Grant(t.Context(), "free", client.Holder("a"), client.TTL(time.Hour))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestP11_TheRequestIsDuplicated(t *testing.T) {
 	waiter := p.client(c)
 	got := make(chan uint64, 1)
 	go func() {
-		g, err := waiter.Acquire(t.Context(), "queued", client.Acquire{Holder: "b", TTL: time.Hour, Wait: time.Minute})
+		g, err := waiter.Grant(t.Context(), "queued", client.Holder("b"), client.TTL(time.Hour), client.Wait(time.Minute))
 		if err != nil {
 			t.Error(err)
 			got <- 0

@@ -69,7 +69,7 @@ func TestP4_P11_B25_TheRequestComesLate(t *testing.T) {
 		for name, wait := range map[string]time.Duration{"c": 0, "cw": time.Minute} {
 			x := late(t, p, "/acquire", func() error {
 				ctx := client.WithIdempotencyKey(t.Context(), "key-"+name)
-				_, err := once().Acquire(ctx, name, client.Acquire{Holder: "a", Wait: wait})
+				_, err := once().Grant(ctx, name, client.Holder("a"), client.Wait(wait))
 				return err
 			})
 			if cancelled, err := c.client(c.nodes[0]).Cancel(t.Context(), name, "key-"+name); err != nil || !cancelled {
@@ -83,7 +83,7 @@ func TestP4_P11_B25_TheRequestComesLate(t *testing.T) {
 	})
 	t.Run("acquire that was repeated and given back", func(t *testing.T) {
 		p.inject(hold, "/acquire")
-		g, err := p.client(c).Acquire(t.Context(), "g", client.Acquire{Holder: "a", TTL: time.Hour})
+		g, err := p.client(c).Grant(t.Context(), "g", client.Holder("a"), client.TTL(time.Hour))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestP4_P11_B25_TheRequestComesLate(t *testing.T) {
 		got := make(chan uint64, 1)
 		cl := p.client(c)
 		go func() {
-			g, err := cl.Acquire(t.Context(), "gw", client.Acquire{Holder: "a", TTL: time.Hour, Wait: time.Minute})
+			g, err := cl.Grant(t.Context(), "gw", client.Holder("a"), client.TTL(time.Hour), client.Wait(time.Minute))
 			if err != nil {
 				t.Error(err)
 				got <- 0
