@@ -29,6 +29,7 @@ func (n *simNode) release(name string, token uint64) Reply[*fsmpb.Outcome] {
 func TestP12_B49_WaitersThatGaveUpBlockNobody(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim) {
 		l := s.leader()
+		time.Sleep(newLeaderGrace) // which all have at first
 		a := l.mustAcquire("db", time.Hour).Token
 		var wg sync.WaitGroup
 		for i := range 10 {
@@ -82,6 +83,7 @@ func TestP12_B49_AHeadThatDiesAtItsGrant(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	inSim(t, func(t *testing.T, s *sim) {
 		l := s.leader()
+		time.Sleep(newLeaderGrace) // which all have at first
 		for _, n := range s.nodes {
 			n.store.each.Store(int64(2 * time.Millisecond))
 		}

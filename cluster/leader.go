@@ -75,6 +75,7 @@ func (n *Node) lead(ctx context.Context, mb *member) {
 		}
 	}
 	n.log.Info("leading", "term", n.ready.term())
+	n.waits.begin()
 	var wg sync.WaitGroup
 	wg.Go(func() { n.tendMembers(ctx, mb) })
 	wg.Go(func() { n.tendWaits(ctx) })

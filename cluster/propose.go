@@ -71,8 +71,8 @@ func (n *Node) propose(ctx context.Context, received time.Time, c *fsmpb.Command
 		ended()
 		return none, ErrNoLeader
 	}
+	stamped := time.Now() // first: what was waited must not count time after the stamp
 	c.NowMs, c.Term = r.nowMS(), r.term
-	stamped := time.Now()
 	data, err := fsm.Encode(c)
 	if err != nil {
 		ended()
@@ -86,7 +86,7 @@ func (n *Node) propose(ctx context.Context, received time.Time, c *fsmpb.Command
 		err := f.Error()
 		ended() // not when the caller gives up: Raft still has it
 		if a, ok := f.Response().(applied); err == nil && ok && len(a.decided) > 0 {
-			n.waits.deliver(a.decided, a.index, stamped)
+			n.waits.deliver(a.decided, a.index, stamped, n.cfg.WaiterGrace)
 		}
 		done <- err
 	}()

@@ -27,6 +27,7 @@ type waits struct {
 	mu    sync.Mutex // guards what follows
 	of    map[string]*wait
 	gone  []departure   // requests that nobody was attached to any more, in order
+	spare time.Time     // nothing is given up before this
 	ended chan struct{} // closed when the term is over
 	wake  chan struct{} // buffer of one: gone is no longer empty
 }
@@ -34,12 +35,11 @@ type waits struct {
 // wait is one acquisition, and all the attempts at it that came to this leader.
 // The mutex of waits guards it.
 type wait struct {
-	key      string // as fsm.RequestKey gives it
-	cancel   *fsmpb.Cancel
-	attempts uint64        // that came to this leader
-	attached int           // of them, now
-	left     bool          // nobody is attached,
-	leftAt   time.Time     // since then
+	key      string        // see waitKey
+	cancel   *fsmpb.Cancel // of it
+	attached int           // attempts that wait here now
+	left     bool          // nobody is attached, and it will be given up
+	until    time.Time     // then
 	decided  *decision     // the latest
 	changed  chan struct{} // closed at the next decision
 	open     bool          // an attempt left without an answer
@@ -47,10 +47,11 @@ type wait struct {
 	granted  bool          // the lease was granted under these eyes
 }
 
-// departure is when a request was left; it is void if somebody came back since.
+// departure is a request that was left, and when to give it up; it is void if
+// somebody came back since.
 type departure struct {
-	w  *wait
-	at time.Time
+	w     *wait
+	until time.Time
 }
 
 // decision is the outcome of a waiter's request that another entry has made.
@@ -71,27 +72,41 @@ func (q *waits) reset() {
 	defer q.mu.Unlock()
 	close(q.ended)
 	q.of, q.gone, q.ended = map[string]*wait{}, nil, make(chan struct{})
+	q.spare = time.Now().Add(newLeaderGrace)
+}
+
+// begin is called when the leader of a new term is ready: the clients of those
+// who wait have to find it first.
+func (q *waits) begin() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.spare = time.Now().Add(newLeaderGrace)
+}
+
+// waitKey tells requests apart as the state machine does: by their key, and by
+// what they ask for, since the same key with something else is another request,
+// and refused.
+func waitKey(principal string, r *fsmpb.Request) string {
+	return fsm.RequestKey(principal, r) + "\x00" + string(r.Digest)
 }
 
 // attach begins an attempt, before its entry is proposed: from then on nobody
 // gives the request up.
 func (q *waits) attach(c *fsmpb.Acquire) (*wait, <-chan struct{}) {
-	key := fsm.RequestKey(c.Principal, c.Request)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	w := q.of[key]
+	w := q.of[waitKey(c.Principal, c.Request)]
 	if w == nil {
-		w = q.add(key, &fsmpb.Cancel{Name: c.Name, Principal: c.Principal, Request: c.Request})
+		w = q.add(&fsmpb.Cancel{Name: c.Name, Principal: c.Principal, Request: c.Request})
 	}
 	w.attached++
-	w.attempts++
 	w.left = false
 	return w, q.ended
 }
 
-func (q *waits) add(key string, c *fsmpb.Cancel) *wait {
-	w := &wait{key: key, cancel: c, changed: make(chan struct{})}
-	q.of[key] = w
+func (q *waits) add(c *fsmpb.Cancel) *wait {
+	w := &wait{key: waitKey(c.Principal, c.Request), cancel: c, changed: make(chan struct{})}
+	q.of[w.key] = w
 	return w
 }
 
@@ -106,7 +121,7 @@ const (
 
 // detach ends an attempt. If its client has gone without an answer, and no other
 // attempt is or soon will be there, what the request has is to be cancelled.
-func (q *waits) detach(w *wait, how leaving) {
+func (q *waits) detach(w *wait, how leaving, grace time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	w.attached--
@@ -115,16 +130,19 @@ func (q *waits) detach(w *wait, how leaving) {
 	switch {
 	case w.attached > 0 || q.of[w.key] != w: // others wait, or the term is over
 	case w.open && !w.answered:
-		q.leave(w)
+		q.leave(w, grace)
 	default:
 		delete(q.of, w.key)
 	}
 }
 
 // leave starts the grace of a request that nobody is attached to.
-func (q *waits) leave(w *wait) {
-	w.left, w.leftAt = true, time.Now()
-	q.gone = append(q.gone, departure{w, w.leftAt})
+func (q *waits) leave(w *wait, grace time.Duration) {
+	w.left, w.until = true, time.Now().Add(grace)
+	if w.until.Before(q.spare) {
+		w.until = q.spare
+	}
+	q.gone = append(q.gone, departure{w, w.until})
 	select {
 	case q.wake <- struct{}{}:
 	default:
@@ -133,14 +151,15 @@ func (q *waits) leave(w *wait) {
 
 // deliver tells the attempts at the requests that an entry has decided. A grant
 // that nobody is there to be told of is given up after the grace.
-func (q *waits) deliver(decided []fsm.Decision, index uint64, stamped time.Time) {
+func (q *waits) deliver(decided []fsm.Decision, index uint64, stamped time.Time, grace time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, d := range decided {
-		w := q.of[d.RequestKey]
+		c := d.Cancel()
+		w := q.of[waitKey(c.Principal, c.Request)]
 		if w == nil && d.Outcome.Code == fsmpb.Code_CODE_OK {
-			w = q.add(d.RequestKey, d.Cancel())
-			q.leave(w)
+			w = q.add(c)
+			q.leave(w, grace)
 		}
 		if w == nil {
 			continue
@@ -162,44 +181,44 @@ func (q *waits) after(w *wait, index uint64) (*decision, <-chan struct{}) {
 	return nil, w.changed
 }
 
-// givenUp takes out of gone those whose clients have been gone for grace, and
-// says when there will be more.
-func (q *waits) givenUp(grace time.Duration) (up []*wait, next time.Duration) {
+// givenUp takes out of gone those whose time is over, and says in how long there
+// may be more.
+func (q *waits) givenUp() (up []*wait, next time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for len(q.gone) > 0 {
 		d := q.gone[0]
-		if left := grace - time.Since(d.at); left > 0 {
+		if left := time.Until(d.until); left > 0 {
 			return up, left
 		}
 		q.gone = q.gone[1:]
-		if d.w.left && d.w.leftAt.Equal(d.at) {
+		if d.w.left && d.w.until.Equal(d.until) {
 			d.w.left = false
 			up = append(up, d.w)
 		}
 	}
-	return up, grace
+	return up, newLeaderGrace
 }
 
 // adopt gives up a waiter that an earlier leader left, unless a client has come.
 func (q *waits) adopt(c *fsmpb.Acquire) *wait {
-	key := fsm.RequestKey(c.Principal, c.Request)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.of[key] != nil {
+	if q.of[waitKey(c.Principal, c.Request)] != nil {
 		return nil
 	}
-	return q.add(key, &fsmpb.Cancel{Name: c.Name, Principal: c.Principal, Request: c.Request})
+	return q.add(&fsmpb.Cancel{Name: c.Name, Principal: c.Principal, Request: c.Request})
 }
 
 // mayCancel says whether nobody can have been answered with what the request had
-// at this attempt: a place in a queue, or a lease that was granted here, or to
-// an attempt that came here and left. What an earlier leader granted, it may
-// have answered too.
+// at this attempt: a place in a queue; or a lease that this leader saw granted to
+// a waiter; or one that the request's first attempt got, which came here and
+// left. Any other lease may have been answered to an attempt that is forgotten,
+// here or at an earlier leader.
 func (q *waits) mayCancel(w *wait, attempt uint64, queued bool) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.of[w.key] == w && w.attached == 0 && !w.answered && (queued || w.granted || attempt <= w.attempts)
+	return q.of[w.key] == w && w.attached == 0 && !w.answered && (queued || w.granted || w.open && attempt == 1)
 }
 
 // forget removes a request that has been given up, unless it has come back.
@@ -225,7 +244,13 @@ func (n *Node) Acquire(ctx context.Context, received time.Time, c *fsmpb.Acquire
 	if err == nil && reply.Outcome.Code == fsmpb.Code_CODE_QUEUED {
 		reply, err = n.awaitGrant(ctx, ended, w, reply.Index, received)
 	}
-	n.waits.detach(w, howLeft(ctx, reply.Outcome, err))
+	how := howLeft(ctx, reply.Outcome, err)
+	n.waits.detach(w, how, n.cfg.WaiterGrace)
+	if how == unanswered && err == nil {
+		// It will be cancelled, so it must not be answered either, should the
+		// client still be there to read.
+		return Reply[*fsmpb.Outcome]{}, fmt.Errorf("%w: %w", ErrOutcomeUnknown, context.Cause(ctx))
+	}
 	return reply, err
 }
 
@@ -284,7 +309,7 @@ func (n *Node) tendWaits(ctx context.Context) {
 		case <-inherited.C:
 			n.cancelAll(ctx, n.orphans())
 		}
-		up, next := n.waits.givenUp(n.cfg.WaiterGrace)
+		up, next := n.waits.givenUp()
 		n.cancelAll(ctx, up)
 		timer.Reset(max(next, time.Millisecond))
 	}
@@ -326,7 +351,7 @@ func (n *Node) giveUp(ctx context.Context, w *wait) {
 	for {
 		var attempt uint64
 		var queued, ok bool
-		n.machine.view(func(s *fsm.State) { attempt, queued, ok = s.Attempt(w.key) })
+		n.machine.view(func(s *fsm.State) { attempt, queued, ok = s.Attempt(w.cancel.Principal, w.cancel.Request) })
 		if !ok || !n.waits.mayCancel(w, attempt, queued) {
 			return
 		}

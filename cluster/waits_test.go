@@ -134,6 +134,7 @@ func TestP12_WaitersOverFailovers(t *testing.T) {
 func TestAWaiterWhoseClientIsGoneIsCancelled(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim) {
 		l := s.leader()
+		time.Sleep(newLeaderGrace) // which all have at first
 		l.mustAcquire("db", time.Hour)
 		goAway := l.leave("db", "w", time.Minute, time.Hour)
 		goAway()
@@ -170,6 +171,7 @@ func TestAWaiterWhoseClientIsGoneIsCancelled(t *testing.T) {
 func TestAGrantThatNobodyPickedUp(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim) {
 		l := s.leader()
+		time.Sleep(newLeaderGrace) // which all have at first
 		token := l.mustAcquire("db", time.Hour).Token
 		goAway := l.leave("db", "dead", time.Hour, time.Hour)
 		next := make(chan *fsmpb.Outcome, 1)
@@ -212,6 +214,7 @@ func TestAGrantThatNobodyPickedUp(t *testing.T) {
 func TestAGrantToAClientThatLeftBeforeTheAnswer(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim) {
 		l := s.leader()
+		time.Sleep(newLeaderGrace) // which all have at first
 		resume := l.store.stall()
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 		defer cancel()
@@ -401,6 +404,119 @@ func TestManyQueuesMoveAtOnce(t *testing.T) {
 		slices.Sort(tokens)
 		if len(slices.Compact(tokens)) != names || tokens[0] == 0 {
 			t.Error("P2: one entry granted two leases")
+		}
+	})
+}
+
+// P7, P10: what a client was answered with stays, and what will be cancelled is
+// not answered, whenever it goes away.
+func TestP7_AnAnswerAndACancelExcludeEachOther(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim) {
+		l := s.leader()
+		var granted, unknown int
+		for i := range 400 {
+			name := fmt.Sprint("db", i)
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() { // as near to the commit as can be
+				for held := false; !held && ctx.Err() == nil; {
+					l.machine.view(func(st *fsm.State) { _, held = st.Lease(name) })
+					time.Sleep(time.Duration(i%5) * 10 * time.Microsecond)
+				}
+				cancel()
+			}()
+			r, err := l.ask(ctx, name, "k", time.Hour, 0)
+			cancel()
+			switch {
+			case err == nil && r.Outcome.Code == fsmpb.Code_CODE_OK:
+				granted++
+			case errors.Is(err, ErrOutcomeUnknown):
+				unknown++
+				name = ""
+			default:
+				t.Fatalf("got %v %v", r.Outcome, err)
+			}
+			if name != "" {
+				defer func() {
+					if lease, _, err := l.lease(name); err != nil || !lease.Live() {
+						t.Errorf("%s was answered with a lease, and it was taken away", name)
+					}
+				}()
+			}
+		}
+		time.Sleep(3 * l.cfg.WaiterGrace)
+		if held := l.held(); held != granted {
+			t.Errorf("%d leases are held, %d were answered", held, granted)
+		}
+		t.Logf("%d answered, %d unknown", granted, unknown)
+	})
+}
+
+func (n *simNode) held() (count int) {
+	n.machine.view(func(s *fsm.State) { count = s.Counts().Held })
+	return count
+}
+
+// P7: repetitions of an answered request that break off, or are refused because
+// they ask for something else, do not count against the lease.
+func TestP7_RepetitionsDoNotCancelWhatWasAnswered(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim) {
+		l := s.leader()
+		cut := func(name string, digest string) {
+			t.Helper()
+			resume := l.store.stall()
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			_, err := l.Acquire(ctx, time.Now(), &fsmpb.Acquire{
+				Name: name, Holder: "k", TtlMs: 3_600_000, Request: &fsmpb.Request{Key: "k", Path: "acquire " + name, Digest: []byte(digest)},
+			})
+			if !errors.Is(err, ErrOutcomeUnknown) {
+				t.Fatalf("got %v", err)
+			}
+			resume()
+		}
+		other := func(name string) {
+			t.Helper()
+			r, err := l.Acquire(t.Context(), time.Now(), &fsmpb.Acquire{
+				Name: name, Holder: "k", TtlMs: 3_600_000, Request: &fsmpb.Request{Key: "k", Path: "acquire " + name, Digest: []byte("other")},
+			})
+			if err != nil || r.Outcome.Code != fsmpb.Code_CODE_KEY_REUSED {
+				t.Fatalf("got %v %v", r.Outcome, err)
+			}
+		}
+		for name, repeat := range map[string]func(name string){
+			"same, cut":       func(name string) { cut(name, name) },
+			"other, cut":      func(name string) { cut(name, "other") },
+			"cut and refused": func(name string) { cut(name, name); other(name) },
+			"refused and cut": func(name string) { other(name); cut(name, "other"); cut(name, name) },
+		} {
+			if r, err := l.ask(t.Context(), name, "k", time.Hour, 0); err != nil || r.Outcome.Code != fsmpb.Code_CODE_OK {
+				t.Fatalf("got %v %v", r.Outcome, err)
+			}
+			repeat(name)
+			time.Sleep(3 * l.cfg.WaiterGrace)
+			if lease, _, err := l.lease(name); err != nil || !lease.Live() {
+				t.Errorf("%s: the lease is gone", name)
+			}
+		}
+	})
+}
+
+// A grant in the first seconds of a leader is kept for as long as the waiters
+// that it found are: their clients have to find it first.
+func TestAnInheritedWaiterHasFiveSecondsForItsGrant(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim) {
+		old := s.leader()
+		token := old.mustAcquire("db", time.Hour).Token
+		go func() { _, _ = old.ask(t.Context(), "db", "w", time.Hour, time.Hour) }()
+		old.untilQueued("db", 1)
+		old.crash()
+		l := s.leader(old)
+		if _, err := l.Release(t.Context(), time.Now(), &fsmpb.Release{Name: "db", Token: token}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(newLeaderGrace - time.Second)
+		if r, err := l.ask(t.Context(), "db", "w", time.Hour, time.Hour); err != nil || r.Outcome.Code != fsmpb.Code_CODE_OK {
+			t.Fatalf("got %v %v, want the lease", r.Outcome, err)
 		}
 	})
 }

@@ -71,9 +71,11 @@ func fullRecords() []*fsmpb.Record {
 			Name: "n", Id: "i", RaftAddr: "r", HttpAddr: "h", Voter: true, Version: "v", Understands: 1,
 		}}},
 		{Record: &fsmpb.Record_Lease{Lease: &fsmpb.LeaseRecord{
-			Name: "n", Slots: 5, Holders: []*fsmpb.HolderRecord{holder(21), holder(25)}, Former: holder(20),
+			Name: "n", Slots: 5, Former: holder(20),
 			Ended: fsmpb.Reason_REASON_EXPIRED, GoneMs: 23, LastToken: 25, GraceUntilMs: 26,
 		}}},
+		{Record: &fsmpb.Record_Holder{Holder: holder(21)}},
+		{Record: &fsmpb.Record_Holder{Holder: holder(25)}},
 		{Record: &fsmpb.Record_Waiter{Waiter: &fsmpb.WaiterRecord{Ticket: 30, UntilMs: 31, Acquire: &fsmpb.Acquire{
 			Name: "n", Holder: "h", Principal: "p", TtlMs: 32, Metadata: pair, WaitMs: 33, Slots: 5, Take: 2, GraceMs: 34,
 			Request: &fsmpb.Request{Key: "k", Path: "p", Digest: []byte("d"), ServerMade: true},
@@ -148,13 +150,16 @@ func walked(t *testing.T, records []*fsmpb.Record, want string) (found bool) {
 
 func digestOf(t *testing.T, records []*fsmpb.Record) uint64 {
 	t.Helper()
-	s := New()
+	load := loader{s: New()}
 	for i, r := range records {
-		if err := s.load(r, i == 0); err != nil {
+		if err := load.record(r, i == 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return s.Digest()
+	if err := load.finishLease(); err != nil {
+		t.Fatal(err)
+	}
+	return load.s.Digest()
 }
 
 // eachMutation changes one field of the message after another, at any depth,

@@ -18,7 +18,7 @@ const (
 	maxOps       = 1 << 16
 	// MaxSlots bounds what a change of one holder costs, which grows with the
 	// number of those beside it.
-	MaxSlots = 10_000
+	MaxSlots = 1000
 	// maxClockMS keeps deadlines far from the end of their range; no cluster
 	// reaches it, and a reading above it is ignored.
 	maxClockMS = 1 << 53

@@ -162,7 +162,7 @@ func (s *State) renewOne(r *fsmpb.Renewal) *fsmpb.Outcome {
 	}
 	next.DeadlineMS = max(h.DeadlineMS, s.clockMS+next.TTLMS) // never shortened (P7)
 	next.Renewals++
-	s.setLease(l.Name, l.replacing(&next))
+	s.replaceHolder(l, h, &next)
 	s.totals.Renewals++
 	s.event(Event{
 		Kind: EventRenewed, Name: l.Name, Holder: h.Holder, Token: h.Token,

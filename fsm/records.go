@@ -83,9 +83,11 @@ func (l *Lease) oldest(clockMS uint64) uint64 {
 	return 0
 }
 
+func byToken(h *Holder, token uint64) int { return cmp.Compare(h.Token, token) }
+
 // holder finds a live holder by its token.
 func (l *Lease) holder(token uint64) *Holder {
-	i, ok := slices.BinarySearchFunc(l.Holders, token, func(h *Holder, t uint64) int { return cmp.Compare(h.Token, t) })
+	i, ok := slices.BinarySearchFunc(l.Holders, token, byToken)
 	if !ok {
 		return nil
 	}
@@ -117,13 +119,6 @@ func (l *Lease) previous(clockMS uint64) uint64 {
 	return 0
 }
 
-// sameButHolders says whether two versions of a lease differ in nothing but the
-// times of their holders.
-func (l *Lease) sameButHolders(other *Lease) bool {
-	return len(l.Holders) == len(other.Holders) && l.LastToken == other.LastToken && l.former == other.former &&
-		l.Slots == other.Slots && l.GraceUntilMS == other.GraceUntilMS && l.ended == other.ended && l.goneMS == other.goneMS
-}
-
 // withHolder is the lease with one more holder, which has the newest token.
 func (l Lease) withHolder(h *Holder) *Lease {
 	l.Holders = append(slices.Clip(l.Holders), h)
@@ -134,11 +129,8 @@ func (l Lease) withHolder(h *Holder) *Lease {
 // replacing is the lease with another version of one of its holders.
 func (l Lease) replacing(h *Holder) *Lease {
 	l.Holders = slices.Clone(l.Holders)
-	for i, old := range l.Holders {
-		if old.Token == h.Token {
-			l.Holders[i] = h
-		}
-	}
+	i, _ := slices.BinarySearchFunc(l.Holders, h.Token, byToken)
+	l.Holders[i] = h
 	return &l
 }
 

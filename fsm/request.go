@@ -118,9 +118,9 @@ func RequestKey(principal string, id *fsmpb.Request) string { return requestKey(
 // Attempt is the number of the latest attempt of an acquire, and whether it is
 // in a queue, or else was granted; ok is false if it has nothing that a Cancel
 // would end.
-func (s *State) Attempt(key string) (attempt uint64, queued, ok bool) {
-	r, found := s.requests.Get(key)
-	if !found {
+func (s *State) Attempt(principal string, id *fsmpb.Request) (attempt uint64, queued, ok bool) {
+	r, found := s.requests.Get(requestKey(principal, id))
+	if !found || !bytes.Equal(r.id.Digest, id.Digest) {
 		return 0, false, false
 	}
 	code := r.outcome.Code

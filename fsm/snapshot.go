@@ -62,7 +62,11 @@ func (p *Snapshot) WriteTo(w io.Writer) (int64, error) {
 		return out.record(&fsmpb.Record{Record: &fsmpb.Record_Node{Node: n}})
 	})
 	s.leases.Scan(func(_ string, l *Lease) bool {
-		return out.record(&fsmpb.Record{Record: &fsmpb.Record_Lease{Lease: l.record()}})
+		ok := out.record(&fsmpb.Record{Record: &fsmpb.Record_Lease{Lease: l.record()}})
+		for _, h := range l.Holders {
+			ok = ok && out.record(&fsmpb.Record{Record: &fsmpb.Record_Holder{Holder: h.record()}})
+		}
+		return ok
 	})
 	s.waiters.Scan(func(w *Waiter) bool {
 		return out.record(&fsmpb.Record{Record: &fsmpb.Record_Waiter{Waiter: w.record()}})
@@ -108,7 +112,12 @@ func (w *snapshotWriter) record(r *fsmpb.Record) bool {
 	if w.err != nil {
 		return false
 	}
-	w.buf = binary.AppendUvarint(w.buf[:0], uint64(proto.Size(r)))
+	size := proto.Size(r)
+	if size > maxFrameBytes { // nobody could read it, and the log is cut off behind a snapshot
+		w.err = fmt.Errorf("a record of %d bytes", size)
+		return false
+	}
+	w.buf = binary.AppendUvarint(w.buf[:0], uint64(size))
 	w.buf, w.err = proto.MarshalOptions{}.MarshalAppend(w.buf, r)
 	w.raw(w.buf)
 	w.records++
@@ -159,6 +168,7 @@ func (r *snapshotReader) state() (*State, error) {
 	s := New()
 	var records uint64
 	var trailer *fsmpb.Trailer
+	load := loader{s: s}
 	for {
 		rec, err := r.record()
 		if err != nil {
@@ -174,7 +184,7 @@ func (r *snapshotReader) state() (*State, error) {
 			trailer = t.Trailer
 			continue
 		}
-		if err := s.load(rec, records == 0); err != nil {
+		if err := load.record(rec, records == 0); err != nil {
 			return nil, err
 		}
 		records++
@@ -194,6 +204,9 @@ func (r *snapshotReader) state() (*State, error) {
 	}
 	if trailer == nil || trailer.Records != records || records == 0 {
 		return nil, bad("it is not complete")
+	}
+	if err := load.finishLease(); err != nil {
+		return nil, err
 	}
 	s.settle()
 	if trailer.Digest != s.Digest() {
@@ -257,7 +270,46 @@ func (r *snapshotReader) ReadByte() (byte, error) {
 	return b, err
 }
 
-func (s *State) load(rec *fsmpb.Record, first bool) error {
+// loader builds a state from records.
+type loader struct {
+	s     *State
+	lease *Lease // whose holders may follow
+}
+
+// finishLease puts a lease whose holders are all there into the state.
+func (p *loader) finishLease() error {
+	l := p.lease
+	if l == nil {
+		return nil
+	}
+	if !l.Live() && l.former == nil {
+		return bad("a lease that nobody has or had")
+	}
+	p.s.setLease(l.Name, l)
+	p.lease = nil
+	return nil
+}
+
+func (p *loader) holder(r *fsmpb.HolderRecord) error {
+	if p.lease == nil {
+		return bad("a holder without a lease")
+	}
+	h := holderOf(r)
+	if n := len(p.lease.Holders); n > 0 && p.lease.Holders[n-1].Token >= h.Token {
+		return bad("the holders of a lease out of order")
+	}
+	p.lease.Holders = append(p.lease.Holders, h)
+	return nil
+}
+
+func (p *loader) record(rec *fsmpb.Record, first bool) error {
+	s := p.s
+	if h, ok := rec.Record.(*fsmpb.Record_Holder); ok {
+		return p.holder(h.Holder)
+	}
+	if err := p.finishLease(); err != nil {
+		return err
+	}
 	if h, ok := rec.Record.(*fsmpb.Record_Header); ok != first {
 		return bad("its header is missing or repeated")
 	} else if ok {
@@ -267,11 +319,7 @@ func (s *State) load(rec *fsmpb.Record, first bool) error {
 	case *fsmpb.Record_Node:
 		s.putNode(r.Node.Name, r.Node)
 	case *fsmpb.Record_Lease:
-		l := leaseOf(r.Lease)
-		if !l.Live() && l.former == nil {
-			return bad("a lease that nobody has or had")
-		}
-		s.setLease(l.Name, l)
+		p.lease = leaseOf(r.Lease)
 	case *fsmpb.Record_Waiter:
 		w := &Waiter{Ticket: r.Waiter.Ticket, UntilMS: r.Waiter.UntilMs, Acquire: r.Waiter.Acquire}
 		if w.Acquire == nil || w.Acquire.Request == nil {
@@ -325,9 +373,6 @@ func (l *Lease) record() *fsmpb.LeaseRecord {
 	r := &fsmpb.LeaseRecord{
 		Name: l.Name, Slots: l.Slots, Ended: l.ended, GoneMs: l.goneMS, LastToken: l.LastToken, GraceUntilMs: l.GraceUntilMS,
 	}
-	for _, h := range l.Holders {
-		r.Holders = append(r.Holders, h.record())
-	}
 	if l.former != nil {
 		r.Former = l.former.record()
 	}
@@ -338,9 +383,6 @@ func leaseOf(r *fsmpb.LeaseRecord) *Lease {
 	l := &Lease{
 		Name: r.Name, Slots: r.Slots, LastToken: r.LastToken, GraceUntilMS: r.GraceUntilMs,
 		ended: r.Ended, goneMS: r.GoneMs,
-	}
-	for _, h := range r.Holders {
-		l.Holders = append(l.Holders, holderOf(h))
 	}
 	if r.Former != nil {
 		l.former = holderOf(r.Former)

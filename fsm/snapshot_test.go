@@ -298,3 +298,40 @@ func TestSnapshotIsConstant(t *testing.T) {
 		t.Errorf("%v allocations with one key, %v with many", few, many)
 	}
 }
+
+// P9, P15: the largest that the limits allow goes through a snapshot; and one
+// that could not be read is not written, since the log is cut off behind it.
+func TestP9_SnapshotOfTheLargestLease(t *testing.T) {
+	s := New()
+	var pairs []*fsmpb.Pair // 4 KiB as the API counts it, and three times that here
+	for i := range 2048 {
+		pairs = append(pairs, &fsmpb.Pair{Key: string([]byte{byte(i>>6) | 64, byte(i&63) | 64})})
+	}
+	slices.SortFunc(pairs, func(a, b *fsmpb.Pair) int { return strings.Compare(a.Key, b.Key) })
+	for i := range MaxSlots {
+		c := waitFor(strings.Repeat("n", 512), fmt.Sprint("k", i), MaxSlots, 1)
+		c.GetAcquire().Metadata, c.GetAcquire().TtlMs = pairs, 1<<30
+		if o := mustApply(t, s, 0, c); o.Code != fsmpb.Code_CODE_OK {
+			t.Fatalf("holder %d: %v", i, o.Code)
+		}
+	}
+	var b bytes.Buffer
+	if _, err := s.Snapshot().WriteTo(&b); err != nil {
+		t.Fatal(err)
+	}
+	if b.Len() < maxFrameBytes/4 {
+		t.Fatalf("only %d bytes: this is not large", b.Len())
+	}
+	restored, err := ReadSnapshot(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if restored.Digest() != s.Digest() || restored.Counts() != s.Counts() {
+		t.Error("it is not what was written")
+	}
+
+	s.setKey("large", &Key{Key: "large", Present: true, Value: make([]byte, maxFrameBytes)})
+	if _, err := s.Snapshot().WriteTo(io.Discard); err == nil {
+		t.Error("a record that nobody could read was written")
+	}
+}

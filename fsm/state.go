@@ -200,11 +200,6 @@ func replace[T any](m *btree.Map[string, T], key string, v T, put bool) (old T, 
 // it. Nil removes the name.
 func (s *State) setLease(name string, l *Lease) {
 	old, existed := replace(s.leases, name, l, l != nil)
-	if existed && l != nil && old.sameButHolders(l) { // a renewal: the commonest change
-		l.hash = old.hash
-		s.setHolders(name, old.Holders, l.Holders)
-		return
-	}
 	var before, after []*Holder
 	if existed {
 		before = old.Holders
@@ -219,6 +214,21 @@ func (s *State) setLease(name string, l *Lease) {
 		s.list(l)
 	}
 	s.touch(name)
+}
+
+// replaceHolder gives a holder of a lease other times, the commonest change of
+// all: nothing else about the lease depends on them.
+func (s *State) replaceHolder(l *Lease, was, is *Holder) {
+	next := l.replacing(is)
+	s.leases.Set(l.Name, next)
+	s.replaceTimes(l.Name, was, is)
+}
+
+func (s *State) replaceTimes(name string, was, is *Holder) {
+	is.hash = is.digest(name)
+	s.sum += is.hash - was.hash
+	s.expiries.Delete(due{was.DeadlineMS, dueHolder, name, was.Token})
+	s.expiries.Set(due{is.DeadlineMS, dueHolder, name, is.Token})
 }
 
 // list puts a lease into the indexes, but for its holders.
@@ -273,10 +283,7 @@ func (s *State) setHolders(name string, before, after []*Holder) {
 			before = before[1:]
 		default:
 			if was, is := before[0], after[0]; was != is {
-				is.hash = is.digest(name)
-				s.sum += is.hash - was.hash
-				s.expiries.Delete(due{was.DeadlineMS, dueHolder, name, was.Token})
-				s.expiries.Set(due{is.DeadlineMS, dueHolder, name, is.Token})
+				s.replaceTimes(name, was, is)
 			}
 			before, after = before[1:], after[1:]
 		}

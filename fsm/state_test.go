@@ -118,7 +118,7 @@ func TestP10_AttemptsAreTold(t *testing.T) {
 	s := New()
 	see := func(key string, wantAttempt uint64, wantQueued, wantOK bool) {
 		t.Helper()
-		attempt, queued, ok := s.Attempt(RequestKey("", &fsmpb.Request{Key: key, Path: "acquire/db"}))
+		attempt, queued, ok := s.Attempt("", &fsmpb.Request{Key: key, Path: "acquire/db", Digest: []byte(key)})
 		if attempt != wantAttempt || queued != wantQueued || ok != wantOK {
 			t.Errorf("%s: attempt %d, queued %v, open %v; want %d, %v, %v", key, attempt, queued, ok, wantAttempt, wantQueued, wantOK)
 		}

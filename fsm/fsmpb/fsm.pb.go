@@ -1800,6 +1800,7 @@ type Record struct {
 	//	*Record_Node
 	//	*Record_Trailer
 	//	*Record_Waiter
+	//	*Record_Holder
 	Record        isRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1905,6 +1906,15 @@ func (x *Record) GetWaiter() *WaiterRecord {
 	return nil
 }
 
+func (x *Record) GetHolder() *HolderRecord {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Holder); ok {
+			return x.Holder
+		}
+	}
+	return nil
+}
+
 type isRecord_Record interface {
 	isRecord_Record()
 }
@@ -1937,6 +1947,10 @@ type Record_Waiter struct {
 	Waiter *WaiterRecord `protobuf:"bytes,7,opt,name=waiter,proto3,oneof"`
 }
 
+type Record_Holder struct {
+	Holder *HolderRecord `protobuf:"bytes,8,opt,name=holder,proto3,oneof"` // of the lease before it
+}
+
 func (*Record_Header) isRecord_Record() {}
 
 func (*Record_Lease) isRecord_Record() {}
@@ -1950,6 +1964,8 @@ func (*Record_Node) isRecord_Record() {}
 func (*Record_Trailer) isRecord_Record() {}
 
 func (*Record_Waiter) isRecord_Record() {}
+
+func (*Record_Holder) isRecord_Record() {}
 
 type Header struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2168,12 +2184,12 @@ func (x *Totals) GetRefusedNotIssued() uint64 {
 	return 0
 }
 
-// LeaseRecord is a name: the holders it has, or the last one it had.
+// LeaseRecord is a name and the last holder it had. Those that it has follow, as
+// records of their own, in token order: together they have no bound.
 type LeaseRecord struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	Slots         uint64                 `protobuf:"varint,2,opt,name=slots,proto3" json:"slots,omitempty"`
-	Holders       []*HolderRecord        `protobuf:"bytes,3,rep,name=holders,proto3" json:"holders,omitempty"`                           // in token order
 	Former        *HolderRecord          `protobuf:"bytes,4,opt,name=former,proto3" json:"former,omitempty"`                             // the one that ended last
 	Ended         Reason                 `protobuf:"varint,5,opt,name=ended,proto3,enum=fencepost.fsm.v1.Reason" json:"ended,omitempty"` // why it did
 	GoneMs        uint64                 `protobuf:"varint,6,opt,name=gone_ms,json=goneMs,proto3" json:"gone_ms,omitempty"`              // cluster time at which a name without holders leaves the record
@@ -2225,13 +2241,6 @@ func (x *LeaseRecord) GetSlots() uint64 {
 		return x.Slots
 	}
 	return 0
-}
-
-func (x *LeaseRecord) GetHolders() []*HolderRecord {
-	if x != nil {
-		return x.Holders
-	}
-	return nil
 }
 
 func (x *LeaseRecord) GetFormer() *HolderRecord {
@@ -2810,7 +2819,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x04R\aversion\x12\x18\n" +
 	"\adeleted\x18\x04 \x01(\bR\adeleted\x12\x1c\n" +
-	"\twatermark\x18\x05 \x01(\x04R\twatermark\"\x8a\x03\n" +
+	"\twatermark\x18\x05 \x01(\x04R\twatermark\"\xc4\x03\n" +
 	"\x06Record\x122\n" +
 	"\x06header\x18\x01 \x01(\v2\x18.fencepost.fsm.v1.HeaderH\x00R\x06header\x125\n" +
 	"\x05lease\x18\x02 \x01(\v2\x1d.fencepost.fsm.v1.LeaseRecordH\x00R\x05lease\x12/\n" +
@@ -2818,7 +2827,8 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\arequest\x18\x04 \x01(\v2\x1f.fencepost.fsm.v1.RequestRecordH\x00R\arequest\x12,\n" +
 	"\x04node\x18\x05 \x01(\v2\x16.fencepost.fsm.v1.NodeH\x00R\x04node\x125\n" +
 	"\atrailer\x18\x06 \x01(\v2\x19.fencepost.fsm.v1.TrailerH\x00R\atrailer\x128\n" +
-	"\x06waiter\x18\a \x01(\v2\x1e.fencepost.fsm.v1.WaiterRecordH\x00R\x06waiterB\b\n" +
+	"\x06waiter\x18\a \x01(\v2\x1e.fencepost.fsm.v1.WaiterRecordH\x00R\x06waiter\x128\n" +
+	"\x06holder\x18\b \x01(\v2\x1e.fencepost.fsm.v1.HolderRecordH\x00R\x06holderB\b\n" +
 	"\x06record\"\xed\x01\n" +
 	"\x06Header\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
@@ -2842,11 +2852,10 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x13refused_wrong_lease\x18\b \x01(\x04R\x11refusedWrongLease\x12(\n" +
 	"\x10refused_not_held\x18\t \x01(\x04R\x0erefusedNotHeld\x12,\n" +
 	"\x12refused_not_issued\x18\n" +
-	" \x01(\x04R\x10refusedNotIssued\"\xb7\x02\n" +
+	" \x01(\x04R\x10refusedNotIssued\"\xfd\x01\n" +
 	"\vLeaseRecord\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05slots\x18\x02 \x01(\x04R\x05slots\x128\n" +
-	"\aholders\x18\x03 \x03(\v2\x1e.fencepost.fsm.v1.HolderRecordR\aholders\x126\n" +
+	"\x05slots\x18\x02 \x01(\x04R\x05slots\x126\n" +
 	"\x06former\x18\x04 \x01(\v2\x1e.fencepost.fsm.v1.HolderRecordR\x06former\x12.\n" +
 	"\x05ended\x18\x05 \x01(\x0e2\x18.fencepost.fsm.v1.ReasonR\x05ended\x12\x17\n" +
 	"\agone_ms\x18\x06 \x01(\x04R\x06goneMs\x12\x1d\n" +
@@ -3003,8 +3012,8 @@ var file_fsm_fsmpb_fsm_proto_depIdxs = []int32{
 	15, // 29: fencepost.fsm.v1.Record.node:type_name -> fencepost.fsm.v1.Node
 	29, // 30: fencepost.fsm.v1.Record.trailer:type_name -> fencepost.fsm.v1.Trailer
 	26, // 31: fencepost.fsm.v1.Record.waiter:type_name -> fencepost.fsm.v1.WaiterRecord
-	23, // 32: fencepost.fsm.v1.Header.totals:type_name -> fencepost.fsm.v1.Totals
-	25, // 33: fencepost.fsm.v1.LeaseRecord.holders:type_name -> fencepost.fsm.v1.HolderRecord
+	25, // 32: fencepost.fsm.v1.Record.holder:type_name -> fencepost.fsm.v1.HolderRecord
+	23, // 33: fencepost.fsm.v1.Header.totals:type_name -> fencepost.fsm.v1.Totals
 	25, // 34: fencepost.fsm.v1.LeaseRecord.former:type_name -> fencepost.fsm.v1.HolderRecord
 	2,  // 35: fencepost.fsm.v1.LeaseRecord.ended:type_name -> fencepost.fsm.v1.Reason
 	6,  // 36: fencepost.fsm.v1.HolderRecord.metadata:type_name -> fencepost.fsm.v1.Pair
@@ -3043,6 +3052,7 @@ func file_fsm_fsmpb_fsm_proto_init() {
 		(*Record_Node)(nil),
 		(*Record_Trailer)(nil),
 		(*Record_Waiter)(nil),
+		(*Record_Holder)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
