@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	mathrand "math/rand/v2"
@@ -20,8 +21,6 @@ import (
 const (
 	firstBackOff = 20 * time.Millisecond
 	maxBackOff   = 500 * time.Millisecond
-	// waitPart is the longest that one attempt waits in a queue.
-	waitPart = 15 * time.Second
 	// maxAnswer bounds what is read of one answer: a page of values is the
 	// greatest, and what answers more is not fencepost.
 	maxAnswer = 1 << 30
@@ -42,16 +41,14 @@ type call struct {
 	waiting func(left time.Duration) ([]byte, error)
 }
 
-// attempt is the body of the next attempt, and how long it may take. A wait is
-// asked for in parts, so that a node which hangs costs one part and not all of
-// it: a repetition keeps its place in the queue.
+// attempt is the body of the next attempt, and how long it may take.
 func (q *call) attempt(began time.Time, bound time.Duration) (body []byte, limit time.Duration, err error) {
 	if q.waiting == nil {
 		return q.body, bound, nil
 	}
 	left := max(0, q.wait-time.Since(began))
 	body, err = q.waiting(left)
-	return body, bound + min(left, waitPart), err
+	return body, bound + left, err
 }
 
 // answer is a 200.
@@ -107,6 +104,10 @@ func (c *Client) do(ctx context.Context, q *call) (*answer, error) {
 			a.key = key
 			return a, nil
 		case refused:
+			if q.given(ctx, key) && errors.Is(err, ErrCancelled) && time.Since(began) < q.wait {
+				key = rand.Text() // too long away: the place is lost, and the end of the queue is next
+				continue
+			}
 			return nil, fmt.Errorf("%s: %w", q.what, err)
 		case hopeless:
 			if !o.Unknown {
@@ -125,6 +126,13 @@ func (c *Client) do(ctx context.Context, q *call) (*answer, error) {
 			return nil, q.ended(ctx, o)
 		}
 	}
+}
+
+// given says whether the key is the call's own, so that nobody else can have
+// cancelled what it waits for.
+func (q *call) given(ctx context.Context, key string) bool {
+	callers, _ := ctx.Value(keyInContext{}).(string)
+	return q.waiting != nil && callers != key
 }
 
 // ended is why the call must not be sent (again), or nil. What was never sent
@@ -191,6 +199,9 @@ func (c *Client) try(ctx context.Context, limit time.Duration, n *endpoint, q *c
 	}
 	if c.bearer != "" {
 		req.Header.Set("Authorization", "Bearer "+c.bearer)
+	}
+	if q.waiting != nil {
+		defer c.probe(bounded, cancel, n)()
 	}
 	start := c.clocks()
 	resp, got, err := c.exchange(req)
