@@ -17,23 +17,47 @@ import (
 // once, also if the error is ErrUnknown; only under a key of the caller's own
 // (WithIdempotencyKey) that is left to the caller. A lease whose time had run out
 // on the way is given back and is an error, a *LostError.
+//
+// A waiter that no node was reached for in seconds loses its place, as does one
+// whose cluster is restored from a backup; Acquire then queues up again for what
+// is left of the wait.
 func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption) (*Lease, error) {
 	if err := c.keep.open(); err != nil {
 		return nil, fmt.Errorf("acquire %s: %w", name, err)
 	}
-	key, _ := ctx.Value(keyInContext{}).(string)
-	ours := key == ""
-	if ours {
-		key = rand.Text()
-	}
-	g, a, err := c.grant(WithIdempotencyKey(ctx, key), name, opts)
+	asked, err := c.asked(name, opts)
 	if err != nil {
-		if ours && errors.Is(err, ErrUnknown) {
+		return nil, err
+	}
+	key, _ := ctx.Value(keyInContext{}).(string)
+	if key != "" {
+		return c.acquire(ctx, name, asked)
+	}
+	began, wait, pause := time.Now(), asked.wait, backOff{next: firstBackOff}
+	for {
+		key := rand.Text()
+		l, err := c.acquire(WithIdempotencyKey(ctx, key), name, asked)
+		if errors.Is(err, ErrUnknown) {
 			c.background("cancel "+name, func(ctx context.Context) error {
 				_, err := c.Cancel(ctx, name, key)
 				return err
 			})
 		}
+		if !errors.Is(err, ErrCancelled) || pause.wait(ctx, true) != nil {
+			return l, err
+		}
+		left := wait - time.Since(began)
+		if left <= 0 {
+			return nil, err
+		}
+		asked.wait, asked.WaitMS = left, milliseconds(left)
+	}
+}
+
+// acquire is one acquisition, under the key of the context.
+func (c *Client) acquire(ctx context.Context, name string, asked acquisition) (*Lease, error) {
+	g, a, err := c.grant(ctx, name, asked)
+	if err != nil {
 		return nil, err
 	}
 	l := c.newLease(ctx, g, a.sent)

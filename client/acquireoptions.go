@@ -111,15 +111,20 @@ func invalid(field, format string, args ...any) error {
 	return &Error{Status: status, Code: wire.CodeInvalidRequest, Title: title, Field: field, Detail: fmt.Sprintf(format, args...)}
 }
 
-// acquireCall is the request for a lease. While it waits, each attempt asks for
-// what is left of the wait.
-func (c *Client) acquireCall(name string, opts []AcquireOption) (*call, error) {
+// asked is what the options ask for.
+func (c *Client) asked(name string, opts []AcquireOption) (acquisition, error) {
 	a := acquisition{AcquireRequest: wire.AcquireRequest{Holder: c.holder}}
 	for _, o := range opts {
 		if err := o(&a); err != nil {
-			return nil, fmt.Errorf("acquire %s: %w", name, err)
+			return a, fmt.Errorf("acquire %s: %w", name, err)
 		}
 	}
+	return a, nil
+}
+
+// call is the request for a lease. While it waits, each attempt asks for what is
+// left of the wait.
+func (a acquisition) call(name string) (*call, error) {
 	q, err := jsonCall("acquire "+name, leasePath(name)+"/acquire", a.AcquireRequest)
 	if err != nil {
 		return nil, err

@@ -307,3 +307,59 @@ func TestB51_WaitingThroughANodeThatDies(t *testing.T) {
 		}
 	})
 }
+
+// A long wait is no silence: it is asked for once, and no node is avoided.
+func TestB51_LongWaitAvoidsNoNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, nodes := newCluster(t)
+		a, _ := connect(t, nodes)
+		b, net := connect(t, nodes)
+		l := mustAcquire(t, a, "a")
+		time.AfterFunc(4*time.Minute, func() { l.Release(context.Background()) })
+		mustAcquire(t, b, "a", Wait(5*time.Minute))
+		if n := len(net.requests("/acquire")); n != 1 {
+			t.Errorf("%d attempts, want one", n)
+		}
+		for _, n := range b.nodes.all {
+			if n.penalty != 0 {
+				t.Errorf("%s is avoided for %s", n.base, n.penalty)
+			}
+		}
+	})
+}
+
+// A waiter that the cluster has taken out of the queue, since nobody was there,
+// queues up again, under another key; one that cancelled itself does not.
+func TestB51_PlaceInTheQueueIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, nodes := newCluster(t)
+		a, _ := connect(t, nodes)
+		b, net := connect(t, nodes)
+		l := mustAcquire(t, a, "a")
+		time.AfterFunc(30*time.Second, func() { l.Release(context.Background()) })
+		first := true
+		net.set(only("/acquire", func(w http.ResponseWriter, r *http.Request, node http.Handler) {
+			if first {
+				first = false
+				time.Sleep(10 * time.Second)
+				refuse(409, `{"status":409,"code":"cancelled"}`)(w, r)
+				return
+			}
+			node.ServeHTTP(w, r)
+		}), "n1")
+		began := time.Now()
+		mustAcquire(t, b, "a", Wait(time.Minute))
+		if took := time.Since(began); took != 30*time.Second {
+			t.Errorf("granted after %s", took)
+		}
+		const more = 20 * time.Second
+		first = true
+		if _, err := b.Acquire(t.Context(), "a", Wait(more)); !errors.Is(err, ErrHeld) {
+			t.Errorf("got %v", err)
+		}
+		first = true
+		if _, err := b.Acquire(WithIdempotencyKey(t.Context(), "mine"), "a", Wait(more)); !errors.Is(err, ErrCancelled) {
+			t.Errorf("got %v, want it told to whoever has the key", err)
+		}
+	})
+}

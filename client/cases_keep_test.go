@@ -238,6 +238,29 @@ func TestB14_StoppedProcess(t *testing.T) {
 	})
 }
 
+// A process that was stopped while a renewal was under way finds the good answer
+// when it goes on, and that its deadline has passed: it has lost the lease, though
+// the cluster has not ended it.
+func TestB14_AnswerAfterThePauseRevivesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cluster, nodes := newCluster(t)
+		c, net := connect(t, nodes)
+		clocks := new(skewed)
+		c.clocks = clocks.read
+		l := mustAcquire(t, c, "a")
+		var paused sync.Once
+		net.set(only("/v1/renew", func(w http.ResponseWriter, r *http.Request, node http.Handler) {
+			paused.Do(func() { clocks.jump(3500*time.Millisecond, 3500*time.Millisecond) }) // past the old deadline, not the new one
+			node.ServeHTTP(w, r)
+		}))
+		sleep(ttl / 3)
+		checkLost(t, l, LostDeadline)
+		if held, _ := cluster.Held(); held != 1 {
+			t.Error("the renewal did not get through")
+		}
+	})
+}
+
 func TestB14_SlowHookStopsNoRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)

@@ -337,7 +337,9 @@ func TestContextOfALease(t *testing.T) {
 		if _, err := l.Txn(l.Context(), Held, wire.TxnOp{Op: wire.OpFence, Key: "k"}); err != nil {
 			t.Fatalf("transaction: %v", err)
 		}
-		_ = net
+		if n := net.requests("/k"); len(n) != 1 || n[0].key == "mine" {
+			t.Errorf("a write under the lease has the key of its acquire: %+v", n)
+		}
 	})
 }
 

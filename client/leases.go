@@ -33,12 +33,16 @@ type Renewed struct {
 // while it waits leaves the queue within seconds; Cancel with the key of the call
 // (WithIdempotencyKey, or the OutcomeError's) does so at once.
 func (c *Client) Grant(ctx context.Context, name string, opts ...AcquireOption) (*Grant, error) {
-	g, _, err := c.grant(ctx, name, opts)
+	asked, err := c.asked(name, opts)
+	if err != nil {
+		return nil, err
+	}
+	g, _, err := c.grant(ctx, name, asked)
 	return g, err
 }
 
-func (c *Client) grant(ctx context.Context, name string, opts []AcquireOption) (*Grant, *answer, error) {
-	q, err := c.acquireCall(name, opts)
+func (c *Client) grant(ctx context.Context, name string, asked acquisition) (*Grant, *answer, error) {
+	q, err := asked.call(name)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -34,6 +34,7 @@ type sending struct {
 	method string
 	path   string
 	body   string
+	key    string // Idempotency-Key
 }
 
 // fault is what happens to a request in place of being answered.
@@ -91,7 +92,7 @@ func (n *network) RoundTrip(r *http.Request) (*http.Response, error) {
 		r.Body.Close()
 	}
 	n.mu.Lock()
-	n.sent = append(n.sent, sending{time.Now(), r.URL.Host, r.Method, r.URL.Path, string(body)})
+	n.sent = append(n.sent, sending{time.Now(), r.URL.Host, r.Method, r.URL.Path, string(body), r.Header.Get("Idempotency-Key")})
 	f, node := n.faults[r.URL.Host], n.nodes[r.URL.Host]
 	n.mu.Unlock()
 	ctx, cancel := context.WithCancel(r.Context())
