@@ -11,10 +11,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"fencepost/client/internal/onenode"
+	"fencepost/cluster/bubble"
 )
 
 // base waits until nothing is left of what a client did, or says what is.
@@ -127,7 +127,7 @@ func TestB63_NothingIsLeftOfAcquires(t *testing.T) {
 func TestB63_GivenUpAcquireIsCancelled(t *testing.T) {
 	for name, f := range map[string]fault{"waiting": nil, "its answers are lost": only("/acquire", answerLost), "hung": only("/acquire", slow(time.Hour))} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				cluster, nodes := newCluster(t)
 				c, net := connect(t, nodes)
 				if name == "waiting" {
@@ -152,7 +152,7 @@ func TestB63_GivenUpAcquireIsCancelled(t *testing.T) {
 		})
 	}
 	t.Run("not under the caller's own key", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			_, nodes := newCluster(t)
 			c, net := connect(t, nodes)
 			net.set(only("/acquire", answerLost))
@@ -172,7 +172,7 @@ func TestB63_GivenUpAcquireIsCancelled(t *testing.T) {
 // A release that fails can be repeated, and ends in success; it is not renewed
 // from the first on.
 func TestB63_ReleaseCanBeRepeated(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cluster, nodes := newCluster(t)
 		c, net := connect(t, nodes, WithoutRetry())
 		l := mustAcquire(t, c, "a")
@@ -207,7 +207,7 @@ func TestB63_ReleaseCanBeRepeated(t *testing.T) {
 func TestB64_HungNodeIsLeft(t *testing.T) {
 	for name, f := range map[string]fault{"stopped": blackHole, "cut off from its peers": says(noLeader)} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				_, nodes := newCluster(t)
 				c, net := connect(t, nodes)
 				l := mustAcquire(t, c, "a", TTL(6*time.Second))
@@ -282,7 +282,7 @@ func TestB64_FreshConnectionAfterATimeout(t *testing.T) {
 // Waiters whose node dies keep their place: nobody sees an error, and they are
 // granted in turn.
 func TestB51_WaitingThroughANodeThatDies(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		a, _ := connect(t, nodes)
 		b, netB := connect(t, nodes)
@@ -310,7 +310,7 @@ func TestB51_WaitingThroughANodeThatDies(t *testing.T) {
 
 // A long wait is no silence: it is asked for once, and no node is avoided.
 func TestB51_LongWaitAvoidsNoNode(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		a, _ := connect(t, nodes)
 		b, net := connect(t, nodes)
@@ -331,7 +331,7 @@ func TestB51_LongWaitAvoidsNoNode(t *testing.T) {
 // A waiter that the cluster has taken out of the queue, since nobody was there,
 // queues up again, under another key; one that cancelled itself does not.
 func TestB51_PlaceInTheQueueIsLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		a, _ := connect(t, nodes)
 		b, net := connect(t, nodes)

@@ -8,9 +8,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"fencepost/cluster/bubble"
 	"fencepost/httpapi/wire"
 )
 
@@ -19,7 +19,7 @@ import (
 // A holder that was paused, and whose check came before the pause: its write is
 // refused with what was accepted since, and changes nothing.
 func TestB20_PausedHolderWritesAfterTakeover(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		a, net := connect(t, nodes)
 		b, _ := connect(t, nodes)
@@ -44,7 +44,7 @@ func TestB20_PausedHolderWritesAfterTakeover(t *testing.T) {
 
 // No way of writing does without a token, and zero is none.
 func TestB22_EveryWriteNeedsAToken(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		c, _ := connect(t, nodes)
 		l := mustAcquire(t, c, "a")
@@ -74,7 +74,7 @@ func TestB22_EveryWriteNeedsAToken(t *testing.T) {
 // A former holder's release and renewal, also under the same label or with the
 // successor's name for it, touch the successor's lease in nothing.
 func TestB25_FormerHolderTouchesNoSuccessor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		a, net := connect(t, nodes)
 		b, _ := connect(t, nodes)
@@ -105,7 +105,7 @@ func TestB25_FormerHolderTouchesNoSuccessor(t *testing.T) {
 // Writes that were under way when the lease passed on are refused, and whoever gets
 // the lease back is told that somebody was there in between.
 func TestB26_OldWritesOfAFormerHolder(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		a, net := connect(t, nodes)
 		b, _ := connect(t, nodes)
@@ -162,7 +162,7 @@ func TestB26_OldWritesOfAFormerHolder(t *testing.T) {
 // A guarded write on a handle whose lease has ended fails as lost; nothing is
 // acquired under it.
 func TestB28_NoNewSessionUnderAnOldHandle(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cluster, nodes := newCluster(t)
 		c, net := connect(t, nodes)
 		l := mustAcquire(t, c, "a")
@@ -191,7 +191,7 @@ func TestB28_NoNewSessionUnderAnOldHandle(t *testing.T) {
 // Bodies, keys, values and the bearer come to a node the same, whichever it is, and
 // nothing is repeated to a place that an answer names but we do not know.
 func TestB56_HintsLeadOnlyToNodesThatAreKnown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		leads := func(to string) fault {
 			return func(w http.ResponseWriter, r *http.Request, node http.Handler) {
@@ -227,7 +227,7 @@ func TestB56_HintsLeadOnlyToNodesThatAreKnown(t *testing.T) {
 // A node that the cluster has told of is gone to, and is not when it is told of no
 // more.
 func TestB56_NodesThatTheClusterTells(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		net := &network{t: t, nodes: nodes, faults: map[string]fault{}}
 		c := newClient(t, []string{"http://n2"}, WithTransport(net)) // n1 leads
@@ -259,7 +259,7 @@ func TestB56_NodesThatTheClusterTells(t *testing.T) {
 // What an option cannot mean is refused by name, not turned into a default, and an
 // explicit zero neither.
 func TestB58_ZeroIsNoDefault(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		c, net := connect(t, nodes)
 		for field, o := range map[string]AcquireOption{
@@ -287,7 +287,7 @@ func TestB58_ZeroIsNoDefault(t *testing.T) {
 
 // Too large a value is an error, and nothing is written.
 func TestB59_OversizeValue(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		c, net := connect(t, nodes)
 		l := mustAcquire(t, c, "a")
@@ -314,7 +314,7 @@ func TestB59_OversizeValue(t *testing.T) {
 
 // The refusal says who holds it; what an operator needs to end it is in there.
 func TestB60_ForcedRelease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		c, _ := connect(t, nodes)
 		admin, _ := connect(t, nodes)
@@ -344,7 +344,7 @@ func TestB60_ForcedRelease(t *testing.T) {
 
 // Labels are no identity, and differ by themselves.
 func TestB62_OneLabelTwoHolders(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		a, _ := connect(t, nodes)
 		b, _ := connect(t, nodes)

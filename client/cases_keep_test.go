@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"fencepost/cluster/bubble"
 )
 
 // The cases of public bug reports of lease services that a client can meet: first
@@ -18,7 +20,7 @@ import (
 // A deposed leader that still answers: the client counts from its own sending, and
 // so is told before anybody else is granted the lease.
 func TestB02_LostBeforeTheOtherSideGrants(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		a, net := connect(t, nodes)
 		b, _ := connect(t, nodes)
@@ -85,7 +87,7 @@ func TestB10_SuspendedMachine(t *testing.T) {
 			"nothing": func(_ *Client, l *Lease) error { sleep(ttl / lookParts); return context.Cause(l.Context()) },
 		} {
 			t.Run(clock+" clock, "+use, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				bubble.Test(t, func(t *testing.T) {
 					_, nodes := newCluster(t)
 					c, net := connect(t, nodes)
 					clocks := new(skewed)
@@ -108,7 +110,7 @@ func TestB10_SuspendedMachine(t *testing.T) {
 		}
 	}
 	t.Run("a wall clock that is set back ends nothing and lengthens nothing", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			_, nodes := newCluster(t)
 			c, net := connect(t, nodes)
 			clocks := new(skewed)
@@ -137,7 +139,7 @@ func TestB12_HolderIsTold(t *testing.T) {
 		"409": nil, // made for each round, since it names the token
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				_, nodes := newCluster(t)
 				var terms sync.Map // token -> started and stopped
 				a, net := connect(t, nodes, WithHooks(Hooks{
@@ -194,7 +196,7 @@ func TestB12_HolderIsTold(t *testing.T) {
 
 // A refusal as lost is a loss at once; an overloaded node is not.
 func TestB12_LostAtOnceWhenTheClusterSaysSo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		c, _ := connect(t, nodes)
 		start := time.Now()
@@ -213,7 +215,7 @@ func TestB12_LostAtOnceWhenTheClusterSaysSo(t *testing.T) {
 // A process that was stopped for longer than its TTL learns first that it has
 // lost, is not acquired anew, and the next holder has a greater token.
 func TestB14_StoppedProcess(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		a, net := connect(t, nodes)
 		clocks := new(skewed)
@@ -242,7 +244,7 @@ func TestB14_StoppedProcess(t *testing.T) {
 // when it goes on, and that its deadline has passed: it has lost the lease, though
 // the cluster has not ended it.
 func TestB14_AnswerAfterThePauseRevivesNothing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cluster, nodes := newCluster(t)
 		c, net := connect(t, nodes)
 		clocks := new(skewed)
@@ -262,7 +264,7 @@ func TestB14_AnswerAfterThePauseRevivesNothing(t *testing.T) {
 }
 
 func TestB14_SlowHookStopsNoRenewal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		release := make(chan struct{})
 		var lost time.Time
@@ -288,7 +290,7 @@ func TestB14_SlowHookStopsNoRenewal(t *testing.T) {
 
 func TestB14_PanicsAreNotSilence(t *testing.T) {
 	t.Run("of a hook: its lease is lost, the others are kept", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			_, nodes := newCluster(t)
 			c, _ := connect(t, nodes, WithHooks(Hooks{Renewed: func(l *Lease) {
 				if l.Name() == "bad" {
@@ -308,7 +310,7 @@ func TestB14_PanicsAreNotSilence(t *testing.T) {
 		})
 	})
 	t.Run("of the transport: the next attempt renews, or all are lost in time", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			_, nodes := newCluster(t)
 			c, net := connect(t, nodes)
 			var panics bool
@@ -343,7 +345,7 @@ func TestB14_PanicsAreNotSilence(t *testing.T) {
 // One error in the middle of a renewal, and leases made later, are kept all the
 // same; one that is released by force costs one signal.
 func TestB15_OneErrorSilencesNoOtherLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		lost := make(chan string, 20)
 		c, net := connect(t, nodes, WithHooks(Hooks{Lost: func(l *Lease, _ error) { lost <- l.Name() }}))
@@ -387,7 +389,7 @@ func TestB15_AnswersThatLeaveALeaseOut(t *testing.T) {
 		"another code": `{"results":[{"name":"a","token":%d,"code":"forbidden"}]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				_, nodes := newCluster(t)
 				c, net := connect(t, nodes)
 				start := time.Now()
@@ -410,7 +412,7 @@ func TestB15_AnswersThatLeaveALeaseOut(t *testing.T) {
 
 // Renewals whose answers are lost: the lease is kept with the same token.
 func TestB16_AnswerOfARenewalIsLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		c, net := connect(t, nodes)
 		l := mustAcquire(t, c, "a")
@@ -443,7 +445,7 @@ func TestB16_AnswerOfARenewalIsLost(t *testing.T) {
 
 // A renewal creates nothing, and a later acquisition is a new one, which is kept.
 func TestB18_RenewingWhatHasEnded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cluster, nodes := newCluster(t)
 		c, _ := connect(t, nodes)
 		g, err := c.Grant(t.Context(), "a", TTL(2*time.Second))
@@ -469,7 +471,7 @@ func TestB18_RenewingWhatHasEnded(t *testing.T) {
 // What took longer than its own validity is not handed out, and is given back.
 func TestB19_ExpiredOnArrival(t *testing.T) {
 	t.Run("acquire", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			cluster, nodes := newCluster(t)
 			const short = 500 * time.Millisecond
 			c, net := connect(t, nodes)
@@ -495,7 +497,7 @@ func TestB19_ExpiredOnArrival(t *testing.T) {
 		})
 	})
 	t.Run("renewal", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			_, nodes := newCluster(t)
 			c, net := connect(t, nodes, WithAttemptTimeout(time.Minute))
 			start := time.Now()
@@ -513,7 +515,7 @@ func TestB19_ExpiredOnArrival(t *testing.T) {
 
 // A wait at the leader is not counted against the lease.
 func TestP7_WaitingIsNotCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		a, _ := connect(t, nodes)
 		b, _ := connect(t, nodes)

@@ -9,11 +9,11 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"fencepost/cluster/bubble"
 	"fencepost/httpapi/wire"
 )
 
@@ -216,7 +216,7 @@ func (f transport) RoundTrip(r *http.Request) (*http.Response, error) { return f
 // A call that is only ever told "not now" ends as unavailable, after attempts that
 // come ever more seldom: at most 0.5 s apart.
 func TestP10_NotNowUntilTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var at []time.Time
 		c := newClient(t, []string{"http://a", "http://b"}, WithTransport(transport(func(r *http.Request) (*http.Response, error) {
 			at = append(at, time.Now())

@@ -4,14 +4,15 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
+
+	"fencepost/cluster/bubble"
 )
 
 // Candidates lead in turn, one at a time; who observes sees each, and nobody
 // between them only where there is nobody.
 func TestElection(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		watcher, netW := connect(t, nodes)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -87,7 +88,7 @@ func TestElection(t *testing.T) {
 
 // A campaign ends with its context, and leaves no candidate behind.
 func TestCampaignIsGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cluster, nodes := newCluster(t)
 		c, _ := connect(t, nodes)
 		mustAcquire(t, c, "e")

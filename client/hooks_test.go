@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"fencepost/cluster/bubble"
 )
 
 // told collects lines, of hooks and of a log.
@@ -33,7 +35,7 @@ func (s *told) all() string {
 
 // Hooks tell of each lease in order, and the log tells of what went wrong.
 func TestHooksAndLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		var hooks, log told
 		c, net := connect(t, nodes, WithLogger(slog.New(slog.NewTextHandler(&log, nil))), WithHooks(Hooks{
@@ -66,7 +68,7 @@ func TestHooksAndLog(t *testing.T) {
 
 // A log that blocks holds up no renewal and no signal.
 func TestSlowLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		open := make(chan struct{})
 		c, net := connect(t, nodes, WithLogger(slog.New(blocked{slog.DiscardHandler, open})))

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"fencepost/cluster/bubble"
 	"fencepost/httpapi/wire"
 )
 
@@ -46,7 +47,7 @@ func TestKeptWhateverOneNodeDoes(t *testing.T) {
 		"answers are lost":                  answerLost,
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				cluster, nodes := newCluster(t)
 				c, net := connect(t, nodes)
 				l := mustAcquire(t, c, "a")
@@ -73,7 +74,7 @@ func TestKeptWhateverOneNodeDoes(t *testing.T) {
 // A stopped node that goes on late answers old renewals; they count from when they
 // were sent, and nothing falls back.
 func TestKeptThroughAStoppedNode(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		c, net := connect(t, nodes)
 		l := mustAcquire(t, c, "a")
@@ -96,7 +97,7 @@ func TestKeptThroughAStoppedNode(t *testing.T) {
 // A silent node costs exactly one attempt: the next one goes to another node a
 // sixth of the TTL later.
 func TestHungNodeCostsOneAttempt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		c, net := connect(t, nodes)
 		start := time.Now()
@@ -127,7 +128,7 @@ func TestP7_LostBeforeTheTTLFromTheLastSending(t *testing.T) {
 		"black holes": blackHole, "reset": reset, "no leader": says(noLeader), "answers lost": answerLost, "slow": slow(3 * time.Second),
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			bubble.Test(t, func(t *testing.T) {
 				_, nodes := newCluster(t)
 				c, net := connect(t, nodes)
 				l := mustAcquire(t, c, "a")
@@ -172,7 +173,7 @@ func checkLost(t *testing.T, l *Lease, reason string) {
 
 // With a margin of one's own the loss comes by that.
 func TestMargin(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		c, net := connect(t, nodes, WithMargin(2*time.Second))
 		start := time.Now()
@@ -196,7 +197,7 @@ func TestMargin(t *testing.T) {
 // The leases of a client go in one request, whatever the phase in which they were
 // acquired; those with TTLs of another order in one of their own.
 func TestRenewalsGoInBatches(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		c, net := connect(t, nodes)
 		var all []*Lease
@@ -219,7 +220,7 @@ func TestRenewalsGoInBatches(t *testing.T) {
 
 // More leases than a request takes.
 func TestManyLeases(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cluster, nodes := newCluster(t)
 		c, _ := connect(t, nodes)
 		for i := range 2500 {
@@ -234,7 +235,7 @@ func TestManyLeases(t *testing.T) {
 
 // Release ends the keeping at once, and frees the lease for others.
 func TestRelease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cluster, nodes := newCluster(t)
 		c, net := connect(t, nodes)
 		l := mustAcquire(t, c, "a")
@@ -265,7 +266,7 @@ func TestRelease(t *testing.T) {
 
 // Close keeps nothing, tells so, and gives nothing back.
 func TestClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cluster, nodes := newCluster(t)
 		c, _ := connect(t, nodes)
 		l := mustAcquire(t, c, "a")
@@ -291,7 +292,7 @@ func TestClose(t *testing.T) {
 
 // A program that waits for a lease while its client is closed gets neither.
 func TestCloseDuringAcquire(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cluster, nodes := newCluster(t)
 		other, _ := connect(t, nodes)
 		l := mustAcquire(t, other, "a")
@@ -316,7 +317,7 @@ func TestCloseDuringAcquire(t *testing.T) {
 // The end of the context that acquired does not end the lease, its values stay,
 // and its key is not sent again.
 func TestContextOfALease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		c, net := connect(t, nodes)
 		type k struct{}
@@ -345,7 +346,7 @@ func TestContextOfALease(t *testing.T) {
 
 // Do releases when the function has returned, and not before, also if it panics.
 func TestDo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cluster, nodes := newCluster(t)
 		c, net := connect(t, nodes)
 		free := func(when string) {

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"fencepost/cluster/bubble"
 )
 
 // wait starts an acquisition that stands in the queue.
@@ -25,7 +27,7 @@ func waitFor(t *testing.T, c *Client, name string) <-chan *Grant {
 // P12: one that waits at a node which hangs goes on at another, within the time
 // that a new leader gives it, and otherwise asks once.
 func TestP12_AWaitOutlivesItsNode(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		cluster, nodes := newCluster(t)
 		holder, _ := connect(t, nodes)
 		l := mustAcquire(t, holder, "a", TTL(time.Hour))
@@ -52,7 +54,7 @@ func TestP12_AWaitOutlivesItsNode(t *testing.T) {
 
 // One whose place was given up, though nobody cancelled it, stands in line again.
 func TestAWaitThatWasGivenUpBeginsAnew(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		_, nodes := newCluster(t)
 		c, net := connect(t, nodes)
 		var first atomic.Value // the key that was refused

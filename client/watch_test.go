@@ -11,9 +11,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"fencepost/cluster/bubble"
 	"fencepost/httpapi/wire"
 )
 
@@ -171,7 +171,7 @@ func TestWatchGoesOnOverWhatPasses(t *testing.T) {
 
 // Nobody answers: patience ends the watch, or else the context does.
 func TestWatchGivesUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		c, err := New([]string{"http://a", "http://b"}, WithTransport(refusing{}))
 		if err != nil {
 			t.Fatal(err)
@@ -217,7 +217,7 @@ func (m *mute) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // A stream that has died without a word is given up after a while.
 func TestSilentStreamsAreLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		m := new(mute)
 		c, err := New([]string{"http://a"}, WithTransport(m))
 		if err != nil {

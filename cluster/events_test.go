@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"fencepost/cluster/bubble"
 	"fencepost/fsm"
 	"fencepost/fsm/fsmpb"
 )
@@ -165,7 +166,7 @@ func TestP13_RenewalsAreKeptApart(t *testing.T) {
 	if got := take(t, both); got != "17x1 18x1 19x1 20x1 21x3" {
 		t.Errorf("with renewals: %q", got)
 	}
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := NewFeed(5, 10)
 		plain, _ := f.Watch(0, false)
 		both, _ := f.Watch(0, true)
@@ -193,7 +194,7 @@ func TestP13_RenewalsAreKeptApart(t *testing.T) {
 }
 
 func TestP13_ASnapshotEmptiesTheFeed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		f := NewFeed(100, 10)
 		f.Append(1, some(1, fsm.EventPut, 1))
 		w, _ := f.Watch(0, false)

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"fencepost/cluster/bubble"
 	"fencepost/fsm/fsmpb"
 )
 
@@ -55,7 +56,7 @@ func (l *line) next() string {
 // Renewals go ahead of everything, then releases, Advance, writes, acquisitions;
 // within a class it is first come, first served.
 func TestP7_GateAdmitsByClass(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := newLine(t)
 		for _, who := range []struct {
 			name  string
@@ -98,7 +99,7 @@ func TestP7_ClassesOfCommands(t *testing.T) {
 // With all slots taken by writes and 500 acquisitions waiting, a renewal is the
 // next to go in.
 func TestP7_RenewalOvertakesWhatWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		g := newGate(maxProposals)
 		for i := range maxProposals {
 			if err := g.enter(t.Context(), classWrite, time.Nanosecond); err != nil {
@@ -139,7 +140,7 @@ func TestP7_RenewalOvertakesWhatWaits(t *testing.T) {
 // sixteenth slot, and where several wait below it, each gets its turn.
 func TestGateStarvesNoClass(t *testing.T) {
 	for _, lower := range [][]class{{classAcquire}, {classWrite}, {classWrite, classAcquire}, {classEnding, classAdvance, classWrite, classAcquire}} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			l := newLine(t)
 			const rounds = 3
 			for range rounds * lowerTurn * int(classes) {
@@ -172,7 +173,7 @@ func TestGateStarvesNoClass(t *testing.T) {
 // P10: whoever comes out without a slot has handed nothing over, and the error
 // says so: it is none that means an unknown outcome.
 func TestP10_GateErrorsAreDefinite(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := newLine(t)
 		began := time.Now()
 		err := l.gate.enter(t.Context(), classWrite, 2*time.Second)

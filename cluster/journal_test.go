@@ -383,7 +383,7 @@ func TestJournalIsReadWhileItSettles(t *testing.T) {
 					t.Error(err, err2)
 					return
 				}
-				if last == 0 {
+				if first == 0 { // empty, when that was asked
 					continue
 				}
 				i := first + rand.Uint64N(last-first+1)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"fencepost/cluster/bubble"
 	"fencepost/fsm"
 	"fencepost/fsm/fsmpb"
 )
@@ -106,7 +107,7 @@ func TestJoinOfAWipedNode(t *testing.T) {
 
 // A pause is dealt with before the process counts as running again.
 func TestP10_APauseDropsReadinessFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := newPauses(200 * time.Millisecond)
 		p.stamp.Store(int64(-time.Hour))
 		seen := make(chan bool, 1)
@@ -128,7 +129,7 @@ func TestP10_APauseDropsReadinessFirst(t *testing.T) {
 // A large message on a slow link gets the time that its size takes; a small one
 // to somebody who does not read does not.
 func TestLargeMessagesGetTimeForTheirSize(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		near, far := net.Pipe()
 		c := &sizedConn{Conn: near}
 		const size = 16 << 20
@@ -156,7 +157,7 @@ func TestLargeMessagesGetTimeForTheirSize(t *testing.T) {
 }
 
 func TestLargeWritesGetTimeForTheirSize(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		for _, tt := range []struct {
 			bytes int
 			takes time.Duration
@@ -226,7 +227,7 @@ func TestConfigRefusesAddressesThatOthersCannotReach(t *testing.T) {
 
 // A node that has heard of no leader does not call what it knows fresh.
 func TestStaleReadBeforeAnyContactSaysSo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		n := newNode(DefaultConfig())
 		defer n.close()
 		time.Sleep(time.Minute)

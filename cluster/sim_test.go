@@ -6,18 +6,18 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
+	"fencepost/cluster/bubble"
 	"fencepost/fsm"
 	"fencepost/fsm/fsmpb"
 )
 
 // sim is a whole cluster in fake time: real nodes and real Raft on transports
-// and stores in memory. It must be used inside synctest.Test.
+// and stores in memory. It must be used inside bubble.Test.
 type sim struct {
 	t       *testing.T
 	nodes   []*simNode
@@ -78,7 +78,7 @@ func (s *simStore) stall() (resume func()) {
 // inSim runs a test on a cluster of three in fake time, and checks at its end
 // that the replicas are equal.
 func inSim(t *testing.T, run func(t *testing.T, s *sim)) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := &sim{t: t}
 		for i := range 3 {
 			s.servers = append(s.servers, raftServer{ID: fmt.Sprintf("id%d", i+1), Addr: fmt.Sprintf("n%d", i+1)})

@@ -12,12 +12,12 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"fencepost/cluster"
+	"fencepost/cluster/bubble"
 )
 
 func TestPathsAndMethodsThatAreNot(t *testing.T) {
@@ -170,7 +170,7 @@ func TestTheDocumentIsServed(t *testing.T) {
 
 // A body that trickles in is cut off, and one that keeps the rate is not.
 func TestSlowBodies(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		l := newPipeListener()
 		h := New(newMemory("n1"), Options{})
 		s := NewServer(h)

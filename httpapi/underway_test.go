@@ -11,19 +11,19 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"fencepost/cluster"
+	"fencepost/cluster/bubble"
 	"fencepost/fsm/fsmpb"
 )
 
 // However many requests are under way, one look is shared by all, which ends
 // those whose leader is none any more, and is gone when there are none.
 func TestForwardedRequestsShareOneLook(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		var leader atomic.Value
 		leader.Store("a")
 		var looks, ended atomic.Int64
@@ -147,7 +147,7 @@ type follower struct {
 // it is left at its end.
 func inFakeTime(t *testing.T, leader http.Handler, run func(t *testing.T, f *follower)) {
 	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		p := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
 		server := NewServer(leader)
 		served := make(chan error, 1)

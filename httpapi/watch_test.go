@@ -18,6 +18,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"fencepost/cluster"
+	"fencepost/cluster/bubble"
 	"fencepost/fsm"
 	"fencepost/fsm/fsmpb"
 	"fencepost/httpapi/wire"
@@ -201,7 +202,7 @@ func (m *memory) story() {
 
 func TestP13_AStreamShowsWhatHappens(t *testing.T) {
 	schema := loadSpec(t).doc.Components.Schemas["WatchEvent"].Value
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newWatchServer(t, nil)
 		defer s.stop()
 		start := s.node.index()
@@ -268,7 +269,7 @@ func TestP13_AStreamShowsWhatHappens(t *testing.T) {
 // Cut anywhere and resumed after the last id, a watcher has had each event, and
 // those of an entry that it had in part once more.
 func TestP13_ResumeGivesExactlyTheRest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newWatchServer(t, nil)
 		defer s.stop()
 		s.node.story()
@@ -299,7 +300,7 @@ func TestP13_ResumeGivesExactlyTheRest(t *testing.T) {
 }
 
 func TestWatchIsNarrowedToKindsAndPrefix(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newWatchServer(t, nil)
 		defer s.stop()
 		s.node.story()
@@ -389,7 +390,7 @@ func (m model) see(e *wire.Event) {
 // index; whichever list it began with.
 func TestP13_RebuiltFromEventsEqualsTheListAtEveryIndex(t *testing.T) {
 	schema := loadSpec(t).doc.Components.Schemas["WatchEvent"].Value
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newWatchServer(t, nil)
 		defer s.stop()
 		lists := map[uint64]model{}
@@ -447,7 +448,7 @@ func TestP13_RebuiltFromEventsEqualsTheListAtEveryIndex(t *testing.T) {
 // A watch that waits for an index begins there; entries without events move a
 // quiet watcher on, every ten seconds, and keep its stream alive.
 func TestP13_QuietWatchersAreMovedOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newWatchServer(t, nil)
 		defer s.stop()
 		now := s.node.index()
@@ -505,7 +506,7 @@ func TestP13_GoneFromTheBufferIs410(t *testing.T) {
 // A reader that falls behind further than the buffer reaches is told so, with
 // the index that it reached, and has missed nothing up to there.
 func TestP13_AWatchThatIsOvertakenSaysSo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newWatchServer(t, cluster.NewFeed(100, 100))
 		defer s.stop()
 		now := s.node.index()
@@ -544,7 +545,7 @@ func TestP13_AWatchThatIsOvertakenSaysSo(t *testing.T) {
 // A reader that has stopped is cut after the write bound, and nobody else
 // notices.
 func TestStoppedReadersAreCut(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newWatchServer(t, nil)
 		defer s.stop()
 		stopped := s.watch("/v1/watch")
@@ -578,7 +579,7 @@ func TestStoppedReadersAreCut(t *testing.T) {
 }
 
 func TestWatchesOfANodeAreLimited(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
 		s := newWatchServer(t, cluster.NewFeed(100, 2))
 		defer s.stop()
 		a, b := s.watch("/v1/watch"), s.watch("/v1/watch")
@@ -603,7 +604,7 @@ func TestWatchesOfANodeAreLimited(t *testing.T) {
 // A node that has lost the leader, or stops, ends its streams and says so.
 func TestStreamsEndWithTheirNode(t *testing.T) {
 	for _, why := range []error{cluster.ErrNoLeader, cluster.ErrShuttingDown} {
-		synctest.Test(t, func(t *testing.T) {
+		bubble.Test(t, func(t *testing.T) {
 			s := newWatchServer(t, nil)
 			defer s.stop()
 			w := s.watch("/v1/watch")
