@@ -29,35 +29,9 @@ func (c *Client) Acquire(ctx context.Context, name string, opts ...AcquireOption
 	if err != nil {
 		return nil, err
 	}
-	key, _ := ctx.Value(keyInContext{}).(string)
-	if key != "" {
-		return c.acquire(ctx, name, asked)
-	}
-	began, wait, pause := time.Now(), asked.wait, backOff{next: firstBackOff}
-	for {
-		key := rand.Text()
-		l, err := c.acquire(WithIdempotencyKey(ctx, key), name, asked)
-		if errors.Is(err, ErrUnknown) {
-			c.background("cancel "+name, func(ctx context.Context) error {
-				_, err := c.Cancel(ctx, name, key)
-				return err
-			})
-		}
-		if !errors.Is(err, ErrCancelled) || pause.wait(ctx, true) != nil {
-			return l, err
-		}
-		left := wait - time.Since(began)
-		if left <= 0 {
-			return nil, err
-		}
-		asked.wait, asked.WaitMS = left, milliseconds(left)
-	}
-}
-
-// acquire is one acquisition, under the key of the context.
-func (c *Client) acquire(ctx context.Context, name string, asked acquisition) (*Lease, error) {
 	g, a, err := c.grant(ctx, name, asked)
 	if err != nil {
+		c.giveUp(ctx, name, err)
 		return nil, err
 	}
 	l := c.newLease(ctx, g, a.sent)
@@ -66,6 +40,17 @@ func (c *Client) acquire(ctx context.Context, name string, asked acquisition) (*
 		return nil, fmt.Errorf("acquire %s: %w", name, err)
 	}
 	return l, nil
+}
+
+// giveUp gives back what an acquire may have got.
+func (c *Client) giveUp(ctx context.Context, name string, err error) {
+	var o *OutcomeError
+	if key, _ := ctx.Value(keyInContext{}).(string); key == "" && errors.As(err, &o) && o.Unknown {
+		c.background("cancel "+name, func(ctx context.Context) error {
+			_, err := c.Cancel(ctx, name, o.Key)
+			return err
+		})
+	}
 }
 
 func (c *Client) newLease(ctx context.Context, g *Grant, sent instant) *Lease {

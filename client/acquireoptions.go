@@ -1,7 +1,6 @@
 package client
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"time"
@@ -132,7 +131,7 @@ func (a acquisition) call(name string) (*call, error) {
 	if a.wait > 0 {
 		q.wait, q.waiting = a.wait, func(left time.Duration) ([]byte, error) {
 			a.WaitMS = milliseconds(left)
-			return json.Marshal(a.AcquireRequest)
+			return encode(a.AcquireRequest)
 		}
 	}
 	return q, nil

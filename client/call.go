@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	mathrand "math/rand/v2"
@@ -21,6 +20,10 @@ import (
 const (
 	firstBackOff = 20 * time.Millisecond
 	maxBackOff   = 500 * time.Millisecond
+	// keyKept is how long a change that may have happened is repeated: the cluster
+	// knows its key for ten minutes from then, and would make the change once more
+	// after that.
+	keyKept = 9 * time.Minute
 	// maxAnswer bounds what is read of one answer: a page of values is the
 	// greatest, and what answers more is not fencepost.
 	maxAnswer = 1 << 30
@@ -89,7 +92,7 @@ func (c *Client) do(ctx context.Context, q *call) (*answer, error) {
 	pause := backOff{next: firstBackOff, free: c.nodes.spare()}
 	began := time.Now()
 	for {
-		if err := q.ended(ctx, o); err != nil {
+		if err := q.ended(ctx, o, began); err != nil {
 			return nil, err
 		}
 		body, limit, err := q.attempt(began, c.attempt)
@@ -104,10 +107,6 @@ func (c *Client) do(ctx context.Context, q *call) (*answer, error) {
 			a.key = key
 			return a, nil
 		case refused:
-			if q.given(ctx, key) && errors.Is(err, ErrCancelled) && time.Since(began) < q.wait {
-				key = rand.Text() // too long away: the place is lost, and the end of the queue is next
-				continue
-			}
 			return nil, fmt.Errorf("%s: %w", q.what, err)
 		case hopeless:
 			if !o.Unknown {
@@ -123,21 +122,14 @@ func (c *Client) do(ctx context.Context, q *call) (*answer, error) {
 			return nil, o
 		}
 		if pause.wait(ctx, sent) != nil {
-			return nil, q.ended(ctx, o)
+			return nil, q.ended(ctx, o, began)
 		}
 	}
 }
 
-// given says whether the key is the call's own, so that nobody else can have
-// cancelled what it waits for.
-func (q *call) given(ctx context.Context, key string) bool {
-	callers, _ := ctx.Value(keyInContext{}).(string)
-	return q.waiting != nil && callers != key
-}
-
 // ended is why the call must not be sent (again), or nil. What was never sent
 // because its lease has ended is told as that alone.
-func (q *call) ended(ctx context.Context, o *OutcomeError) error {
+func (q *call) ended(ctx context.Context, o *OutcomeError, began time.Time) error {
 	if q.lease != nil {
 		if err := q.lease.Err(); err != nil {
 			if o.Attempts == 0 {
@@ -148,6 +140,9 @@ func (q *call) ended(ctx context.Context, o *OutcomeError) error {
 		}
 	}
 	if o.cause = ctx.Err(); o.cause != nil {
+		return o
+	}
+	if o.Unknown && time.Since(began) > q.wait+keyKept {
 		return o
 	}
 	return nil

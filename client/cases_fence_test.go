@@ -363,3 +363,37 @@ func TestB62_OneLabelTwoHolders(t *testing.T) {
 		}
 	})
 }
+
+// A change whose answers are all lost is not repeated for longer than the cluster
+// knows its key: it would happen twice, here over a newer value (P10, P11).
+func TestP11_NoRepetitionAfterTheKeyIsForgotten(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		_, nodes := newCluster(t)
+		c, net := connect(t, nodes)
+		l := mustAcquire(t, c, "a", TTL(time.Hour))
+		net.set(only("/v1/kv/k", answerLost))
+		done := make(chan error)
+		go func() {
+			_, err := c.Put(t.Context(), "k", []byte("old"), l.Guard(""))
+			done <- err
+		}()
+		sleep(time.Second)
+		other, _ := connect(t, nodes)
+		if _, err := other.Put(t.Context(), "k", []byte("new"), Write{Token: l.Token()}); err != nil {
+			t.Fatal(err)
+		}
+		sleep(10*time.Minute - 2*time.Second)
+		select {
+		case err := <-done:
+			if !errors.Is(err, ErrUnknown) {
+				t.Errorf("the change ended with %v", err)
+			}
+		default:
+			t.Error("the change is repeated for longer than its key is known")
+		}
+		net.set(nil)
+		if got, err := other.Get(t.Context(), "k"); err != nil || string(got.Value) != "new" {
+			t.Errorf("k is %q, %v", got.Value, err)
+		}
+	})
+}

@@ -88,7 +88,9 @@
 // OutcomeError tells; see [WithIdempotencyKey]. Acquire instead gives back, in the
 // background, whatever an unanswered attempt may have got.
 //
-// A context without a deadline means: until it is answered.
+// A context without a deadline means: until it is answered. Only a mutation that may
+// have happened ends as ErrUnknown after nine minutes, since the cluster knows its
+// key for ten; a caller that repeats it later may make it happen twice.
 //
 // A node that works is stayed with. One that is silent for an attempt
 // ([WithAttemptTimeout]) is avoided for a while. Hints of who leads are followed to

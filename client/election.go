@@ -29,8 +29,9 @@ type Election struct {
 	name string
 	opts []AcquireOption
 
-	mu    sync.Mutex // guards lease
-	lease *Lease     // of the last campaign that was won
+	mu          sync.Mutex // guards what follows
+	lease       *Lease     // of the last campaign that was won
+	campaigning bool
 }
 
 // A Leader is who leads; the zero Leader is nobody.
@@ -49,20 +50,42 @@ func NewElection(c *Client, name string, opts ...AcquireOption) *Election {
 // Campaign waits until this candidate leads, or ctx ends, and tells the others the
 // value (up to 4 KiB), such as an address. It leads until the lease ends: work
 // under its Context, and campaign again to be a candidate again. Who leads
-// already, by this Election, is refused.
+// already, or is a candidate, by this Election, is refused.
 func (e *Election) Campaign(ctx context.Context, value string) (*Lease, error) {
-	if e.leads() != nil {
-		return nil, fmt.Errorf("campaign for %s: leads already", e.name)
+	if err := e.stand(); err != nil {
+		return nil, fmt.Errorf("campaign for %s: %w", e.name, err)
 	}
+	l, err := e.campaign(ctx, value)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.campaigning = false
+	if err == nil {
+		e.lease = l
+	}
+	return l, err
+}
+
+// stand makes this Election a candidate.
+func (e *Election) stand() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.campaigning:
+		return errors.New("is a candidate already")
+	case e.lease != nil && e.lease.Err() == nil:
+		return errors.New("leads already")
+	}
+	e.campaigning = true
+	return nil
+}
+
+func (e *Election) campaign(ctx context.Context, value string) (*Lease, error) {
 	opts := append(append([]AcquireOption(nil), e.opts...), Wait(campaignWait), Metadata(map[string]string{valueKey: value}))
 	pause := backOff{next: firstBackOff}
 	for {
 		l, err := e.c.Acquire(ctx, e.name, opts...)
 		switch {
 		case err == nil:
-			e.mu.Lock()
-			e.lease = l
-			e.mu.Unlock()
 			return l, nil
 		case !errors.Is(err, ErrHeld) && !errors.Is(err, ErrCancelled) && !isLost(err) || errors.Is(err, ErrClosed):
 			return nil, err
@@ -72,16 +95,6 @@ func (e *Election) Campaign(ctx context.Context, value string) (*Lease, error) {
 			return nil, err
 		}
 	}
-}
-
-func (e *Election) leads() *Lease {
-	e.mu.Lock()
-	l := e.lease
-	e.mu.Unlock()
-	if l == nil || l.Err() != nil {
-		return nil
-	}
-	return l
 }
 
 // Resign ends the leadership of this Election, if it has one; the next candidate

@@ -104,3 +104,22 @@ func TestCampaignIsGivenUp(t *testing.T) {
 		}
 	})
 }
+
+// One Election is one candidate, also where there is room for more.
+func TestOneElectionIsOneCandidate(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		_, nodes := newCluster(t)
+		c, _ := connect(t, nodes)
+		e := NewElection(c, "e", Slots(2))
+		won := make(chan *Lease, 2)
+		for range 2 {
+			go func() {
+				l, _ := e.Campaign(t.Context(), "v")
+				won <- l
+			}()
+		}
+		if a, b := <-won, <-won; (a == nil) == (b == nil) {
+			t.Errorf("campaigns won %v and %v, want one", a, b)
+		}
+	})
+}

@@ -8,7 +8,7 @@ import (
 // Hooks are functions of the program that are told what becomes of leases; nil
 // ones are left out. Those of one lease are called one after the other and in
 // order, beside everything else: a slow hook holds up no renewal and no signal. A
-// hook that panics costs its lease, which is given up as lost, and nothing else.
+// hook that panics, or ends its goroutine, costs its lease, which is given up as lost, and nothing else.
 type Hooks struct {
 	Acquired func(*Lease)
 	// Renewed and RenewFailed may be left out while an earlier hook of the lease
@@ -40,10 +40,16 @@ func (k *keeper) hook(l *Lease, f func(), skip bool) {
 }
 
 func (k *keeper) runHooks(l *Lease) {
+	done := false
+	defer func() {
+		if !done { // a hook has ended this goroutine
+			go k.runHooks(l)
+		}
+	}()
 	for {
 		k.mu.Lock()
 		if len(l.hooks.waiting) == 0 {
-			l.hooks.running = false
+			l.hooks.running, done = false, true
 			k.mu.Unlock()
 			return
 		}
@@ -55,15 +61,20 @@ func (k *keeper) runHooks(l *Lease) {
 }
 
 func (k *keeper) runHook(l *Lease, f func()) {
+	returned := false
 	defer func() {
 		p := recover()
-		if p == nil {
+		if returned {
 			return
 		}
-		k.c.logger().Error("a hook panicked, so its lease is given up", "lease", l.Name(), "token", l.Token(), "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		if p == nil {
+			p = "runtime.Goexit"
+		}
 		k.mu.Lock()
-		defer k.mu.Unlock()
 		k.lose(l, &LostError{Name: l.Name(), Token: l.Token(), Reason: LostPanic, Last: fmt.Errorf("a hook panicked: %v", p)})
+		k.mu.Unlock()
+		k.c.logger().Error("a hook panicked, so its lease is given up", "lease", l.Name(), "token", l.Token(), "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 	}()
 	f()
+	returned = true
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -94,3 +95,27 @@ type blocked struct {
 
 func (b blocked) Enabled(context.Context, slog.Level) bool  { return true }
 func (b blocked) Handle(context.Context, slog.Record) error { <-b.open; return nil }
+
+// A hook that ends its goroutine, as a failed test in it does, costs its lease, and
+// the hooks after it are called.
+func TestHookEndsItsGoroutine(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		_, nodes := newCluster(t)
+		var hooks told
+		c, _ := connect(t, nodes, WithHooks(Hooks{
+			Acquired: func(l *Lease) {
+				if l.Name() == "a" {
+					runtime.Goexit()
+				}
+			},
+			Lost: func(l *Lease, err error) { hooks.add("%s lost", l.Name()) },
+		}))
+		l, other := mustAcquire(t, c, "a"), mustAcquire(t, c, "b")
+		synctest.Wait()
+		checkLost(t, l, LostPanic)
+		mustHold(t, other)
+		if got := hooks.all(); got != "a lost" {
+			t.Errorf("told %q", got)
+		}
+	})
+}

@@ -3,6 +3,8 @@ package client
 import (
 	"context"
 	"errors"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -228,6 +230,22 @@ func TestManyLeases(t *testing.T) {
 		}
 		sleep(time.Minute)
 		if held, _ := cluster.Held(); held != 2500 {
+			t.Errorf("%d leases are left", held)
+		}
+	})
+}
+
+// Names that JSON writes in twice their bytes, and those that it would write in six
+// if it were for a web page, do not make a request too large.
+func TestLongNames(t *testing.T) {
+	bubble.Test(t, func(t *testing.T) {
+		cluster, nodes := newCluster(t)
+		c, _ := connect(t, nodes)
+		for i := range 1000 {
+			mustAcquire(t, c, strings.Repeat(`"<`, 254)+strconv.Itoa(1000+i))
+		}
+		sleep(time.Minute)
+		if held, _ := cluster.Held(); held != 1000 {
 			t.Errorf("%d leases are left", held)
 		}
 	})

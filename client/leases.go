@@ -1,8 +1,10 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -41,7 +43,26 @@ func (c *Client) Grant(ctx context.Context, name string, opts ...AcquireOption) 
 	return g, err
 }
 
+// grant stands in the queue until the wait is over: a place that was lost is one at
+// the end. Under a key of the caller's own it is not, since the caller may have
+// cancelled it.
 func (c *Client) grant(ctx context.Context, name string, asked acquisition) (*Grant, *answer, error) {
+	key, _ := ctx.Value(keyInContext{}).(string)
+	began, wait, pause := time.Now(), asked.wait, backOff{next: firstBackOff}
+	for {
+		g, a, err := c.grantOnce(ctx, name, asked)
+		if key != "" || !errors.Is(err, ErrCancelled) {
+			return g, a, err
+		}
+		left := wait - time.Since(began)
+		if left <= 0 || pause.wait(ctx, true) != nil {
+			return nil, nil, err
+		}
+		asked.wait, asked.WaitMS = left, milliseconds(left)
+	}
+}
+
+func (c *Client) grantOnce(ctx context.Context, name string, asked acquisition) (*Grant, *answer, error) {
 	q, err := asked.call(name)
 	if err != nil {
 		return nil, nil, err
@@ -182,11 +203,20 @@ func readCall(what, path string) *call {
 }
 
 func jsonCall(what, path string, body any) (*call, error) {
-	b, err := json.Marshal(body)
+	b, err := encode(body)
 	if err != nil {
 		return nil, fmt.Errorf("%s: encode the request: %w", what, err)
 	}
 	return &call{what: what, method: http.MethodPost, path: path, body: b, header: http.Header{"Content-Type": {"application/json"}}}, nil
+}
+
+// encode leaves <, > and & as they are, so that a name takes the bytes it has.
+func encode(body any) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(body)
+	return bytes.TrimSpace(b.Bytes()), err
 }
 
 // into does the call and decodes its answer.

@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	maxBatch = 1000 // leases that one request renews
+	// What one request renews at most: a node takes 1 MiB of JSON.
+	maxBatch, maxBatchBytes = 1000, 1_000_000
 	// attemptParts: one attempt takes at most a sixth of the TTL. Renewals begin
 	// after a third and the margin is a tenth, so two nodes may be silent, and a
 	// third still has a quarter of the TTL to answer in.
@@ -38,6 +39,7 @@ func (l *Lease) band() int { return bits.Len64(uint64(l.ttl)) }
 // round is one attempt to renew some leases.
 type round struct {
 	leases []*Lease
+	bytes  int // of the request, at most
 	limit  time.Duration
 }
 
@@ -55,7 +57,8 @@ func (k *keeper) begin(now instant) {
 			continue
 		}
 		r := rounds[l.band()]
-		if r == nil || len(r.leases) == maxBatch {
+		size := 2*len(l.Name()) + 64 // no character of a name takes more than twice its bytes in JSON
+		if r == nil || len(r.leases) == maxBatch || r.bytes+size > maxBatchBytes {
 			if r != nil {
 				k.launch(r)
 			}
@@ -64,6 +67,7 @@ func (k *keeper) begin(now instant) {
 		}
 		l.renewing = true
 		r.leases = append(r.leases, l)
+		r.bytes += size
 		r.limit = min(r.limit, l.attemptBound(now))
 	}
 	for _, r := range rounds {

@@ -234,6 +234,7 @@ func TestExitCodes(t *testing.T) {
 		{"no subcommand", []string{"kv"}, exitUsage, "get, list, put"},
 		{"wrong subcommand", []string{"kv", "frobnicate"}, exitUsage, "unknown command"},
 		{"no flag", []string{"leases", "--frobnicate"}, exitUsage, "unknown flag"},
+		{"name that looks like a flag", []string{"release", "-nightly"}, exitUsage, "goes after --"},
 		{"no name", []string{"acquire"}, exitUsage, "acquire --help"},
 		{"no token", []string{"release", "a"}, exitUsage, "--token is needed"},
 		{"token no number", []string{"release", "a", "--token", "x"}, exitUsage, "invalid argument"},

@@ -42,7 +42,7 @@ func newCast() (*cast, error) {
 	}
 	dir, err := os.MkdirTemp("", "fencepost-demo-")
 	if err != nil {
-		return nil, fmt.Errorf("make a directory for the data: %w", err)
+		return nil, fmt.Errorf("make a directory for the data (TMPDIR says where): %w", err)
 	}
 	return &cast{program: program, dir: dir}, nil
 }

@@ -64,7 +64,7 @@ The lease ends after --ttl unless it is renewed; nothing renews it by itself. Wi
 	f := c.Flags()
 	f.StringVar(&holder, "holder", "", "label for people (default user@host/pid)")
 	f.DurationVar(&ttl, "ttl", 10*time.Second, "how long the lease is held without a renewal")
-	f.DurationVar(&wait, "wait", 0, "how long to stand in the queue if it is not free")
+	f.DurationVar(&wait, "wait", 0, "how long to stand in the queue if it is not free, at most 5m")
 	f.Uint64Var(&slots, "slots", 1, "slots of the lease: 1 is exclusive, more are shared")
 	f.Uint64Var(&take, "take", 1, "slots to take: all of them as a writer, 1 as a reader")
 	f.DurationVar(&grace, "grace", 0, "after an expiry, grant it to nobody for so long")

@@ -74,7 +74,7 @@ func newLockCommand(env *environment) *cobra.Command {
 	}
 	f := c.Flags()
 	f.DurationVar(&k.ttl, "ttl", 10*time.Second, "how long the lease outlives its last renewal")
-	f.DurationVar(&k.wait, "wait", time.Minute, "how long to stand in the queue if it is not free")
+	f.DurationVar(&k.wait, "wait", time.Minute, "how long to stand in the queue if it is not free, at most 5m")
 	f.DurationVar(&k.killAfter, "kill-after", defaultKillAfter, "from TERM to KILL; when the lease is running out, at most a fifth of the TTL")
 	f.StringVar(&k.holder, "holder", "", "label for people (default user@host/pid)")
 	f.Uint64Var(&k.slots, "slots", 1, "slots of the lease: 1 is exclusive, more are shared")
@@ -88,8 +88,9 @@ const lockHelp = `Run a command while holding a lease.
   fencepost lock nightly --wait 0s -- ./backup.sh --full "My Documents"
 
 The command gets its arguments as they are given, without a shell in between, and
-stdin, stdout and stderr. In its environment are FENCEPOST_LEASE, FENCEPOST_TOKEN
-and FENCEPOST_ENDPOINTS, which the client commands understand: inside,
+stdin, stdout and stderr. In its environment are FENCEPOST_LEASE, FENCEPOST_TOKEN,
+FENCEPOST_ENDPOINTS and FENCEPOST_AUTH_TOKEN (if there is one), which the client
+commands understand: inside,
 
   fencepost kv put backup/last "$(date)"
 
@@ -112,7 +113,7 @@ everything while fencepost is stopped (kill -STOP) or the machine is asleep. Wri
 what matters under the token.
 
 Exit: that of the command (128+n if signal n ended it, 126 not executable, 127 not
-found), 75 the lease was not acquired, 76 it was lost and the command stopped, 2 the
+found), 75 the lease was not acquired and the command not started, 76 it was lost and the command stopped, 2 the
 command line is wrong.`
 
 func (k *lock) run(ctx context.Context) error {
@@ -218,6 +219,9 @@ func notAcquired(err error) error {
 // hold runs the command under the lease, and releases it when nothing of the
 // command is left.
 func (k *lock) hold(l *client.Lease) error {
+	if err := l.Err(); err != nil { // we were stopped for a while
+		return &statusError{exitNotAcquired, fmt.Errorf("the command was not started: %w", err)}
+	}
 	g, err := startGroup(k.path, k.argv, k.environ(l))
 	if err != nil {
 		k.release(l, releaseBound)
@@ -259,7 +263,7 @@ func (k *lock) release(l *client.Lease, bound time.Duration) {
 // environ is what the command finds in its environment. The flags of this lock are
 // not meant for a fencepost that the command runs.
 func (k *lock) environ(l *client.Lease) []string {
-	drop := append([]string{"FENCEPOST_LEASE", "FENCEPOST_TOKEN", "FENCEPOST_ENDPOINTS"}, k.own...)
+	drop := append([]string{"FENCEPOST_LEASE", "FENCEPOST_TOKEN", "FENCEPOST_ENDPOINTS", "FENCEPOST_AUTH_TOKEN"}, k.own...)
 	var out []string
 next:
 	for _, e := range os.Environ() {
@@ -269,6 +273,9 @@ next:
 			}
 		}
 		out = append(out, e)
+	}
+	if k.env.authToken != "" {
+		out = append(out, "FENCEPOST_AUTH_TOKEN="+k.env.authToken)
 	}
 	return append(out,
 		"FENCEPOST_LEASE="+k.name,

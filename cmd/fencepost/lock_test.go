@@ -222,19 +222,19 @@ func lockEndedWhileItWaits(t *testing.T, c *processes) {
 // the flags of the lock around it.
 func lockEnvironment(t *testing.T, c *processes) {
 	t.Parallel()
-	env := append(os.Environ(), "FENCEPOST_ENDPOINTS="+c.urls(), "FENCEPOST_TTL=7s", "FENCEPOST_HOLDER=outer", "FENCEPOST_TIMEOUT=9s", "FENCEPOST_TOKEN=1")
+	env := append(os.Environ(), "FENCEPOST_ENDPOINTS="+c.urls(), "FENCEPOST_TTL=7s", "FENCEPOST_HOLDER=outer", "FENCEPOST_TIMEOUT=9s", "FENCEPOST_TOKEN=1", "FENCEPOST_AUTH_TOKEN=outer")
 	script := `set -e
-echo "$FENCEPOST_LEASE ${FENCEPOST_TTL-none} ${FENCEPOST_HOLDER-none} $FENCEPOST_TIMEOUT"
+echo "$FENCEPOST_LEASE ${FENCEPOST_TTL-none} ${FENCEPOST_HOLDER-none} $FENCEPOST_TIMEOUT $FENCEPOST_AUTH_TOKEN"
 [ "$FENCEPOST_ENDPOINTS" = "$2" ]
 "$1" kv put env/key value >/dev/null
 "$1" kv get env/key; echo
 "$1" renew env/lease >/dev/null
 "$1" lock env/inner -- sh -c 'echo "$FENCEPOST_LEASE"; [ "$FENCEPOST_TOKEN" -gt "$0" ]' "$FENCEPOST_TOKEN"
 "$1" leases env/lease -o json`
-	l := startLock(t, c.bin, env, "env/lease", "--", "sh", "-c", script, "sh", c.bin, c.urls())
+	l := startLock(t, c.bin, env, "env/lease", "--auth-token", "secret", "--", "sh", "-c", script, "sh", c.bin, c.urls())
 	l.wantExit(0)
 	got := l.written()
-	if len(got) < 3 || !slices.Equal(got[:3], []string{"env/lease none none 9s", "value", "env/inner"}) {
+	if len(got) < 3 || !slices.Equal(got[:3], []string{"env/lease none none 9s secret", "value", "env/inner"}) {
 		t.Errorf("got %q", got)
 	}
 	if all := strings.Join(got, "\n"); !strings.Contains(all, `"ttl_ms": 7000`) || !strings.Contains(all, `"holder": "outer"`) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"fencepost/client"
 )
@@ -81,7 +83,13 @@ before the file:
 	root.SetIn(env.stdin)
 	root.SetOut(env.stdout)
 	root.SetErr(env.stderr)
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError(err) })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		var none *pflag.NotExistError
+		if errors.As(err, &none) {
+			err = fmt.Errorf("%w (what begins with - and is no flag goes after --)", err)
+		}
+		return usageError(err)
+	})
 	f := root.PersistentFlags()
 	f.StringSliceVar(&env.endpoints, "endpoints", []string{"http://127.0.0.1:7001"}, "URLs of the nodes, separated by commas")
 	f.StringVar(&env.authToken, "auth-token", "", "bearer token to send")
