@@ -181,7 +181,10 @@ func (c *Client) try(ctx context.Context, limit time.Duration, n *endpoint, q *c
 	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	sent = c.foreign
-	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true }}
+	// The transport may send a request anew by itself, if its connection turns out
+	// to be broken and it carries a key.
+	connections := 0
+	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true; connections++ }}
 	req, err := http.NewRequestWithContext(httptrace.WithClientTrace(bounded, trace), q.method, n.base+q.path, bytes.NewReader(body))
 	if err != nil {
 		return nil, hopeless, false, err
@@ -219,6 +222,9 @@ func (c *Client) try(ctx context.Context, limit time.Duration, n *endpoint, q *c
 		c.nodes.answered(n, leader)
 	} else {
 		c.nodes.failed(n, false, leader)
+		if connections > 1 && (v == notNow || e.Status == http.StatusTooManyRequests) {
+			v = maybe // the answer does not speak of what was sent before
+		}
 	}
 	return nil, v, true, e
 }

@@ -421,3 +421,21 @@ func TestNewRefuses(t *testing.T) {
 		}
 	}
 }
+
+// A transport sends a request with a key anew when its connection breaks before the
+// answer. What the repetition is told, that nothing was accepted, does not speak of
+// the first sending (P10).
+func TestP10_TheTransportRepeatedIt(t *testing.T) {
+	for _, answer := range []http.HandlerFunc{noLeader, refuse(429, `{"status":429,"code":"quota_reached"}`)} {
+		n := newNode(t, ok(granted), cut, answer)
+		c := newClient(t, []string{n.URL}, WithoutRetry())
+		if _, err := c.Grant(t.Context(), "a", Holder("me")); err != nil {
+			t.Fatal(err)
+		}
+		_, err := c.Release(t.Context(), "a", 7) // on the connection of the first
+		if got := len(n.requests()); got != 3 {
+			t.Fatalf("%d requests came, want the second one twice", got)
+		}
+		checkOutcome(t, err, ErrUnknown)
+	}
+}

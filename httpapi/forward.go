@@ -68,14 +68,15 @@ func (x *exchange) elsewhere(mutation bool) bool {
 // repeats what may have been written only if it carries an Idempotency-Key and
 // no body that it cannot rewind, under that same key; and the note that there
 // has been a connection outlives the repetition, so that its refused dial is not
-// taken for the whole story.
+// taken for the whole story. Likewise an answer that says "not accepted" speaks of
+// the repetition alone.
 func (x *exchange) forward(mutation bool) {
-	var connected atomic.Bool                         // written by the transport's goroutine
+	var connections atomic.Int32                      // counted by the transport's goroutine
 	watched, end := context.WithCancel(x.r.Context()) // ends when the client leaves,
 	defer end()
 	defer x.h.underway.add(x.status.LeaderURL, end)() // when another node leads,
 	ctx := httptrace.WithClientTrace(watched, &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+		GotConn: func(httptrace.GotConnInfo) { connections.Add(1) },
 	})
 	out, err := x.outgoing(ctx)
 	if err != nil {
@@ -86,8 +87,8 @@ func (x *exchange) forward(mutation bool) {
 	resp, err := x.h.nodes.RoundTrip(out)
 	late.Stop()
 	if err != nil {
-		x.h.log.Debug("forward to the leader", "request_id", x.id, "leader", x.status.LeaderURL, "connected", connected.Load(), "error", err)
-		x.notForwarded(mutation && connected.Load())
+		x.h.log.Debug("forward to the leader", "request_id", x.id, "leader", x.status.LeaderURL, "connections", connections.Load(), "error", err)
+		x.notForwarded(mutation && connections.Load() > 0)
 		return
 	}
 	defer resp.Body.Close()
@@ -97,6 +98,11 @@ func (x *exchange) forward(mutation bool) {
 		return
 	}
 	if mutation {
+		late := resp.StatusCode == http.StatusServiceUnavailable || resp.StatusCode == http.StatusTooManyRequests
+		if late && connections.Load() > 1 {
+			x.notForwarded(true)
+			return
+		}
 		x.passWhole(resp)
 		return
 	}

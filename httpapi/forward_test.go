@@ -10,11 +10,13 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"fencepost/cluster"
 	"fencepost/fsm/fsmpb"
+	"fencepost/httpapi/wire"
 )
 
 // pair is a leader and a follower, each with a real listener; calls go to the
@@ -372,5 +374,31 @@ func TestAClientThatLeavesIsNotWaitedFor(t *testing.T) {
 	case <-left:
 	case <-time.After(10 * time.Second):
 		t.Fatal("the leader was not told that the client has left")
+	}
+}
+
+// The transport repeats what it sent on a connection that broke; that the leader
+// did not accept the repetition does not speak of what it got before (P10).
+func TestP10_ARepeatedForwardIsUnknown(t *testing.T) {
+	p := newPair(t)
+	handler := New(p.leader, Options{})
+	t.Cleanup(handler.Close)
+	var deletes atomic.Int32
+	url, _ := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method != http.MethodDelete:
+			handler.ServeHTTP(w, r)
+		case deletes.Add(1) == 1:
+			panic(http.ErrAbortHandler)
+		default:
+			w.Header().Set(wire.HeaderNode, "n1")
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	p.leadTo(url)
+	token := p.do("POST", "/v1/leases/a/acquire", `{"holder":"h"}`).is(200, "").number("token") // which leaves a connection
+	p.do("DELETE", "/v1/kv/k", "", "Fencing-Token", fmt.Sprint(token)).is(504, "outcome_unknown")
+	if deletes.Load() != 2 { // without a body, which the transport could not repeat
+		t.Errorf("the leader got the request %d times, want twice", deletes.Load())
 	}
 }
