@@ -95,7 +95,7 @@ func (n *Node) takeOffice(ctx context.Context, mb *member) bool {
 	if r := n.reading.Load(); r == nil || r.term != term {
 		var clockMS uint64
 		n.machine.view(func(s *fsm.State) { clockMS = s.ClockMS() })
-		n.reading.Store(&reading{ns: int64(clockMS) * int64(time.Millisecond), at: time.Now(), term: term})
+		n.reading.Store(&reading{ns: int64(clockMS) * int64(time.Millisecond), at: n.clock(), term: term, clock: n.clock})
 		if _, err := n.propose(ctx, time.Now(), n.tick()); err != nil {
 			return false
 		}
@@ -217,12 +217,12 @@ func (n *Node) dueNext(lastTick, lastRemoval time.Time) (*fsmpb.Command, time.Du
 	if late := -until(removal); late >= removeLate || late >= 0 && time.Since(lastRemoval) >= removeEvery {
 		return advance(), 0
 	}
-	if deadlines && time.Since(r.at) >= tickEvery || time.Since(lastTick) >= digestEvery {
+	if deadlines && r.age() >= tickEvery || time.Since(lastTick) >= digestEvery {
 		return n.tick(), 0
 	}
 	wait := min(until(expiry), digestEvery-time.Since(lastTick))
 	if deadlines {
-		wait = min(wait, tickEvery-time.Since(r.at))
+		wait = min(wait, tickEvery-r.age())
 	}
 	if removal != math.MaxUint64 {
 		wait = min(wait, max(until(removal), removeEvery-time.Since(lastRemoval)))

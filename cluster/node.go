@@ -38,6 +38,7 @@ type Node struct {
 	ready    *readiness
 	reprove  chan struct{} // buffer of one: prove leadership again
 	peers    *http.Client  // to the other nodes' APIs
+	clock    func() time.Time
 
 	reading  atomic.Pointer[reading] // nil unless leading
 	member   atomic.Pointer[member]  // nil until it is of a cluster
@@ -95,6 +96,7 @@ func newNode(cfg Config) *Node {
 		cfg: cfg, log: cfg.Logger, metrics: newMetrics(), pauses: newPauses(cfg.LeaderLease),
 		renewals: newRenewals(), gate: newGate(maxProposals), waits: newWaits(),
 		confirms: newConfirms(), ready: newReadiness(), reprove: make(chan struct{}, 1),
+		clock: time.Now,
 		peers: &http.Client{Transport: &http.Transport{IdleConnTimeout: time.Minute}}, // never by a proxy
 	}
 	n.machine = newMachine(n.committed, n.broken, NewFeed(cfg.WatchHistory, cfg.MaxWatchers))

@@ -126,15 +126,13 @@ func (n *simNode) boot(server raftServer, change func(*Config)) {
 		change(&cfg)
 	}
 	_, n.trans = raft.NewInmemTransportWithTimeout(raft.ServerAddress(server.Addr), 2*time.Second)
-	n.Node = newNode(cfg)
-	n.Node.id = identity{Name: server.Addr, ID: server.ID, ClusterID: "c1"}
-	n.Node.start()
-	watched := watchStore(n.store, n.store)
-	watching, stopWatching := context.WithCancel(context.Background())
-	go watched.watch(watching, cfg.DiskBound, cfg.Exit)
-	err := n.run(&parts{
-		logs: watched, stable: watched, snaps: n.snaps, transport: n.trans, bootstrap: n.s.servers,
-		close: func() error { stopWatching(); return n.trans.Close() },
+	voters := make(map[string]string)
+	for _, s := range n.s.servers {
+		voters[s.ID] = s.Addr
+	}
+	var err error
+	n.Node, err = OpenOn(cfg, StandIns{
+		ID: server.ID, ClusterID: "c1", Voters: voters, Logs: n.store, Stable: n.store, Snapshots: n.snaps, Transport: n.trans,
 	})
 	if err != nil {
 		n.s.t.Fatal(err)

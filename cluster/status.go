@@ -110,7 +110,7 @@ func (n *Node) clockStands() bool {
 	r := n.reading.Load()
 	needed := false
 	n.machine.view(func(s *fsm.State) { needed = s.HasDeadline() })
-	return needed && r != nil && time.Since(r.at) > standstill
+	return needed && r != nil && r.age() > standstill
 }
 
 // Live says why this process should be restarted, if it should.

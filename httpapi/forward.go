@@ -84,7 +84,7 @@ func (x *exchange) forward(mutation bool) {
 		return
 	}
 	late := time.AfterFunc(answerBound+x.patience, end) // and when the leader does not answer
-	resp, err := x.h.nodes.RoundTrip(out)
+	resp, err := x.h.nodes.Transport.RoundTrip(out)
 	late.Stop()
 	if err != nil {
 		x.h.log.Debug("forward to the leader", "request_id", x.id, "leader", x.status.LeaderURL, "connections", connections.Load(), "error", err)

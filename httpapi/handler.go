@@ -56,6 +56,7 @@ type Options struct {
 	Logger   hclog.Logger        // nil: none
 	Gatherer prometheus.Gatherer // served with the own metrics; nil: none
 	Version  string              // of this program, told in the metrics
+	Nodes    http.RoundTripper   // to other nodes; nil: over TCP
 }
 
 // Handler serves the API. It is an http.Handler for any number of requests at
@@ -66,7 +67,7 @@ type Handler struct {
 	log     hclog.Logger
 	router  *mux.Router
 	metrics *metrics
-	nodes   *http.Transport // to other nodes
+	nodes   *http.Client // to other nodes
 	scrape  http.Handler
 
 	underway *underway // forwarded requests
@@ -81,7 +82,10 @@ func New(node Node, opts Options) *Handler {
 	if opts.Logger == nil {
 		opts.Logger = hclog.NewNullLogger()
 	}
-	h := &Handler{node: node, limits: opts.Limits, log: opts.Logger, metrics: newMetrics(opts.Version), nodes: newNodeTransport()}
+	if opts.Nodes == nil {
+		opts.Nodes = newNodeTransport()
+	}
+	h := &Handler{node: node, limits: opts.Limits, log: opts.Logger, metrics: newMetrics(opts.Version), nodes: &http.Client{Transport: opts.Nodes}}
 	h.underway = newUnderway(func() string { return node.Status().LeaderURL })
 	h.router = newRouter(h.metrics)
 	h.scrape = newScrape(h.metrics, node, opts.Gatherer, h.log)
