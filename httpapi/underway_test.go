@@ -156,7 +156,7 @@ func inFakeTime(t *testing.T, leader http.Handler, run func(t *testing.T, f *fol
 		f.node.status.IsLeader = false
 		f.leadTo("http://n1.test")
 		f.Handler = New(f.node, Options{})
-		f.nodes.DialContext = p.dial
+		f.nodes.Transport.(*http.Transport).DialContext = p.dial
 		run(t, f)
 		f.Close()
 		server.Close()
