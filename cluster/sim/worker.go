@@ -1,0 +1,237 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"time"
+
+	"fencepost/client"
+	"fencepost/httpapi/wire"
+)
+
+// worker is one client program.
+type worker struct {
+	l    *load
+	name string
+	r    *rand.Rand
+	c    *client.Client
+	n    int // values written
+}
+
+func (k *worker) run() {
+	k.c = k.l.connect(k.name)
+	defer k.c.Close()
+	for k.l.ctx.Err() == nil {
+		ctx, cancel := context.WithTimeout(k.l.ctx, 8*time.Second)
+		k.step(ctx)
+		cancel()
+		rest(k.l.ctx, between(k.r, 0, 60*time.Millisecond))
+	}
+}
+
+func (k *worker) step(ctx context.Context) {
+	switch n := k.r.IntN(100); {
+	case n < 45:
+		k.job(ctx)
+	case n < 55:
+		k.grant(ctx)
+	case n < 62:
+		k.share(ctx)
+	case n < 75:
+		k.read(ctx)
+	case n < 85:
+		k.writeStale(ctx)
+	case n < 93:
+		k.repeat(ctx)
+	default:
+		k.cancel(ctx)
+	}
+}
+
+func (k *worker) ttl() time.Duration { return between(k.r, time.Second, 3*time.Second) }
+func (k *worker) lease() string      { return leaseName(k.r.IntN(exclusive)) }
+func (k *worker) wait() client.AcquireOption {
+	if k.r.IntN(2) == 0 {
+		return client.Wait(0)
+	}
+	return client.Wait(between(k.r, 100*time.Millisecond, 4*time.Second))
+}
+
+func (k *worker) value() []byte {
+	k.n++
+	return []byte(k.name + "/" + strconv.Itoa(k.n))
+}
+
+// job is what leases are for: acquire, read, write, release. Now and then it takes
+// longer than the TTL, or forgets to release.
+func (k *worker) job(ctx context.Context) {
+	name := k.lease()
+	l, err := k.c.Acquire(ctx, name, client.TTL(k.ttl()), k.wait(), client.Grace(k.grace()))
+	if err != nil {
+		return
+	}
+	k.l.w.beliefs.got(k.name, l)
+	k.l.remember(l.Token())
+	for range k.r.IntN(4) {
+		k.write(ctx, name, l.Guard(k.guard()))
+		if k.r.IntN(4) == 0 {
+			_, _ = l.Txn(ctx, k.guard(), wire.TxnOp{Op: wire.OpFence, Key: keyOf(name)}, wire.TxnOp{Op: wire.OpDelete, Key: keyOf(name) + "/x"})
+		}
+		rest(ctx, between(k.r, 0, 300*time.Millisecond))
+	}
+	if k.r.IntN(8) == 0 {
+		rest(ctx, between(k.r, 0, 6*time.Second))
+	}
+	k.write(ctx, name, l.Guard(client.Held))
+	done, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	_ = l.Release(done)
+}
+
+func (k *worker) grace() time.Duration {
+	if k.r.IntN(5) == 0 {
+		return between(k.r, 0, 500*time.Millisecond)
+	}
+	return 0
+}
+
+func (k *worker) guard() client.Guard {
+	if k.r.IntN(2) == 0 {
+		return client.Held
+	}
+	return ""
+}
+
+// write puts, or deletes, or fences, now and then on condition.
+func (k *worker) write(ctx context.Context, name string, w client.Write) {
+	key := keyOf(name)
+	switch k.r.IntN(8) {
+	case 0:
+		_, _ = k.c.Delete(ctx, key, w)
+	case 1:
+		_, _ = k.c.Fence(ctx, key, w)
+	case 2:
+		if got, err := k.c.Get(ctx, key); err == nil {
+			_, _ = k.c.Put(ctx, key, k.value(), w.If(got.Version))
+		}
+	default:
+		_, _ = k.c.Put(ctx, key, k.value(), w)
+	}
+}
+
+// grant takes a lease that nobody keeps, renews it once perhaps, and lets it end.
+func (k *worker) grant(ctx context.Context) {
+	name := k.lease()
+	g, err := k.c.Grant(ctx, name, client.TTL(between(k.r, 300*time.Millisecond, 2*time.Second)), k.wait())
+	if err != nil {
+		return
+	}
+	k.l.remember(g.Token)
+	k.write(ctx, name, client.Write{Token: g.Token, Lease: name})
+	if k.r.IntN(2) == 0 {
+		rest(ctx, between(k.r, 0, time.Second))
+		_, _ = k.c.Renew(ctx, name, g.Token, k.ttl())
+	}
+	if k.r.IntN(3) == 0 {
+		_, _ = k.c.Release(ctx, name, g.Token)
+	}
+}
+
+// share is a reader or a writer of a lease with three slots.
+func (k *worker) share(ctx context.Context) {
+	name := fmt.Sprintf("shared/%d", k.r.IntN(shared))
+	take := uint64(1)
+	if k.r.IntN(3) == 0 {
+		take = 3
+	}
+	l, err := k.c.Acquire(ctx, name, client.TTL(k.ttl()), k.wait(), client.Slots(3), client.Take(take))
+	if err != nil {
+		return
+	}
+	_, _ = k.c.Put(ctx, keyOf(name), k.value(), l.Guard(client.Held))
+	rest(ctx, between(k.r, 0, 500*time.Millisecond))
+	done, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	_ = l.Release(done)
+}
+
+func (k *worker) read(ctx context.Context) {
+	name := k.lease()
+	_, _ = k.c.Get(ctx, keyOf(name))
+	_, _ = k.c.GetLease(ctx, name)
+}
+
+// writeStale is a holder that was forgotten, and goes on.
+func (k *worker) writeStale(ctx context.Context) {
+	if token, ok := k.l.remembered(k.r); ok {
+		k.write(ctx, k.lease(), client.Write{Token: token, Guard: k.guard()})
+	}
+}
+
+// repeat is a request with a key, and later that request again.
+func (k *worker) repeat(ctx context.Context) {
+	if k.r.IntN(2) == 0 {
+		if again := k.l.pastRequest(k.r); again != nil {
+			again(ctx, k.c)
+			return
+		}
+	}
+	name, value, key := k.lease(), k.value(), k.name+"-"+strconv.FormatUint(k.r.Uint64(), 36)
+	ttl := k.ttl()
+	send := func(ctx context.Context, c *client.Client) {
+		ctx = client.WithIdempotencyKey(ctx, key)
+		_, _ = c.Grant(ctx, name, client.TTL(ttl), client.Holder(k.name))
+	}
+	if token, ok := k.l.remembered(k.r); ok && k.r.IntN(2) == 0 {
+		send = func(ctx context.Context, c *client.Client) {
+			_, _ = c.Put(client.WithIdempotencyKey(ctx, key), keyOf(name), value, client.Write{Token: token})
+		}
+	}
+	send(ctx, k.c)
+	k.l.mu.Lock()
+	defer k.l.mu.Unlock()
+	k.l.past = append(k.l.past, send)
+}
+
+// cancel waits for a lease under a key, and gives up by cancelling, perhaps when it
+// has just been granted.
+func (k *worker) cancel(ctx context.Context) {
+	name, key := k.lease(), k.name+"-"+strconv.FormatUint(k.r.Uint64(), 36)
+	waiting, stop := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = k.c.Grant(client.WithIdempotencyKey(waiting, key), name, client.TTL(1500*time.Millisecond), client.Wait(3*time.Second))
+	}()
+	rest(ctx, between(k.r, 0, time.Second))
+	_, _ = k.c.Cancel(ctx, name, key)
+	stop()
+	<-done
+}
+
+func (l *load) remember(token uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stale = append(l.stale, token)
+}
+
+// remembered is one of the last tokens that were granted.
+func (l *load) remembered(r *rand.Rand) (uint64, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.stale) == 0 {
+		return 0, false
+	}
+	return l.stale[len(l.stale)-1-r.IntN(min(len(l.stale), 30))], true
+}
+
+func (l *load) pastRequest(r *rand.Rand) func(context.Context, *client.Client) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.past) == 0 {
+		return nil
+	}
+	return l.past[r.IntN(len(l.past))]
+}

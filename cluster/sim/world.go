@@ -1,0 +1,220 @@
+package sim
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"testing/synctest"
+	"time"
+
+	"fencepost/cluster"
+	"fencepost/cluster/check"
+	"fencepost/fsm"
+)
+
+// Options say which world it is.
+type Options struct {
+	Seed   uint64
+	Faults int       // that land before everything heals
+	Dir    string    // where the evidence of a failed check is left; "": nowhere
+	Log    io.Writer // of the nodes; nil: none
+}
+
+// A Report is what became of a world.
+type Report struct {
+	Seed                          uint64
+	Failovers                     int            // terms in which a node was seen to lead, after the first
+	Landed                        map[string]int // faults by name
+	Operations, Entries, Installs int
+	Exits                         []string // nodes that ended themselves, and why
+	Lasted                        time.Duration
+	Verdicts                      []*check.Verdict
+	History                       *check.History
+	Log                           []check.Entry
+}
+
+// Failed are the findings of all checks.
+func (r *Report) Failed() (all []string) {
+	for _, v := range r.Verdicts {
+		for _, f := range v.Findings {
+			all = append(all, v.Name+": "+f)
+		}
+	}
+	return all
+}
+
+// healBound is how long after the last fault everything must work again.
+const healBound = 30 * time.Second
+
+// world is a cluster with its clients.
+type world struct {
+	opts   Options
+	net    *network
+	hosts  []*host
+	voters map[string]string
+	config cluster.Config
+	rec    *check.Recorder
+	quiet  context.Context // ends when mischief does
+
+	rngMu sync.Mutex
+	rng   *rand.Rand
+
+	peersMu sync.Mutex // one change of who reaches whom at a time
+
+	exits   findings
+	wrong   findings // what was seen to be wrong while it ran
+	beliefs beliefs
+	load    *load
+}
+
+// findings collects texts from any goroutine.
+type findings struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (f *findings) add(text string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = append(f.all, text)
+}
+
+func (w *world) must(err error) {
+	if err != nil {
+		w.wrong.add(err.Error())
+	}
+}
+
+// Run lives through a world. It must be called inside bubble.Test.
+func Run(opts Options) *Report {
+	w := newWorld(opts)
+	for _, h := range w.hosts {
+		w.must(h.start())
+	}
+	report := &Report{Seed: opts.Seed, Landed: make(map[string]int)}
+	began := time.Now()
+	terms := w.countTerms()
+	w.load = startLoad(w)
+	time.Sleep(time.Second)
+	w.torment(report.Landed)
+	w.heal()
+	w.load.mischief.stop()
+	w.progress()
+	w.load.stop()
+	digests := w.settle()
+	report.Lasted = time.Since(began)
+	report.Failovers = terms()
+	last := uint64(0)
+	for _, h := range w.hosts {
+		if p := h.up.Load(); p != nil {
+			last = max(last, p.node.Status().Index)
+		}
+		h.stop()
+	}
+	time.Sleep(time.Minute) // what was still on its way ends
+	synctest.Wait()
+	report.Exits = w.exits.all
+	report.History = w.rec.History()
+	report.Log = w.entries(last)
+	report.Operations, report.Entries = len(report.History.Exchanges), len(report.Log)
+	for _, h := range w.hosts {
+		report.Installs += h.disk.installs()
+	}
+	report.Verdicts = append(w.seen(digests), w.judge(report)...)
+	return report
+}
+
+func newWorld(opts Options) *world {
+	w := &world{
+		opts: opts, net: newNetwork(), rng: rand.New(rand.NewPCG(opts.Seed, 0)), rec: check.NewRecorder(),
+		voters: make(map[string]string), config: cluster.DefaultConfig(),
+	}
+	w.beliefs.held = make(map[string]belief)
+	for i := range 3 {
+		h := &host{w: w, name: fmt.Sprintf("n%d", i+1), id: fmt.Sprintf("id%d", i+1), disk: newDisk(w.newRand())}
+		w.hosts = append(w.hosts, h)
+		w.voters[h.id] = h.name
+	}
+	w.config.DiskBound = 2 * time.Second
+	w.config.TrailingEntries = 256
+	w.config.SnapshotEntries = []uint64{300, 3000, 1 << 40}[w.rng.IntN(3)]
+	w.config.WatchHistory = []int{1000, 65_536}[w.rng.IntN(2)]
+	return w
+}
+
+// leader is the host that leads in the highest term; nil: nobody does.
+func (w *world) leader() (best *host) {
+	highest := uint64(0)
+	for _, h := range w.hosts {
+		if term, ok := h.leads(); ok && term > highest {
+			highest, best = term, h
+		}
+	}
+	return best
+}
+
+// countTerms watches who leads; the returned function ends that and tells in how
+// many terms somebody did, but for the first.
+func (w *world) countTerms() (end func() int) {
+	terms := make(map[uint64]bool)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		t := time.NewTicker(20 * time.Millisecond)
+		defer t.Stop()
+		for {
+			for _, h := range w.hosts {
+				if term, ok := h.leads(); ok {
+					terms[term] = true
+				}
+			}
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return func() int {
+		cancel()
+		<-done
+		return max(0, len(terms)-1)
+	}
+}
+
+// heal ends all faults: links, disks, and nodes that are down.
+func (w *world) heal() {
+	w.net.heal()
+	for _, h := range w.hosts {
+		h.disk.resume()
+		h.disk.slow(0)
+		w.must(h.start())
+	}
+}
+
+// settle waits until all nodes have applied the same, and tells the digests.
+func (w *world) settle() (digests map[string]uint64) {
+	for range 500 {
+		indexes := make(map[uint64]int)
+		digests = make(map[string]uint64)
+		for _, h := range w.hosts {
+			p := h.up.Load()
+			if p == nil {
+				continue
+			}
+			var at uint64
+			_, err := p.node.Read(context.Background(), true, func(s *fsm.State) { at, digests[h.name] = s.Index(), s.Digest() })
+			w.must(err)
+			indexes[at]++
+		}
+		if len(indexes) == 1 && len(digests) == len(w.hosts) {
+			return digests
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	w.wrong.add("the nodes did not come to the same index after everything had healed")
+	return digests
+}
