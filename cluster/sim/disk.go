@@ -27,7 +27,6 @@ type disk struct {
 	hang      chan struct{} // not nil: writes hang
 	snapshots []*snapshot   // newest last
 	archive   map[uint64]*raft.Log
-	installed int
 }
 
 func newDisk(rng *rand.Rand) *disk {
@@ -253,11 +252,4 @@ func (k *sink) Close() error {
 		d.snapshots = d.snapshots[1:]
 	}
 	return nil
-}
-
-// installs is how many snapshots came from another node.
-func (d *disk) installs() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.installed
 }

@@ -29,7 +29,7 @@ var faults = []fault{
 	{"N11 the leader's disk is slow", 3, slowDisk},
 	{"N12 the leader's disk hangs", 2, hangDisk},
 	{"N17 leader is stopped in order", 6, stopLeader},
-	{"N21 a node is away for long", 3, longAway},
+	{"N21 a node is away for long", 4, longAway},
 }
 
 // torment lands faults, one after the other and sometimes two at once.
@@ -122,7 +122,7 @@ func crashAll(w *world, r *rand.Rand) bool {
 // crash while it may be getting that.
 func longAway(w *world, r *rand.Rand) bool {
 	h := w.hosts[r.IntN(len(w.hosts))]
-	if h == w.leader() || !w.crash(h, between(r, 6*time.Second, 12*time.Second)) {
+	if h == w.leader() || !w.crash(h, between(r, 6*time.Second, 18*time.Second)) {
 		return false
 	}
 	if r.IntN(2) == 0 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,6 +20,8 @@ type network struct {
 	hosts map[string]*listener // that accept connections
 	conns map[*conn]struct{}
 	boots map[string]int // how often a host has crashed
+
+	installs atomic.Int64 // of snapshots, that went well
 }
 
 func newNetwork() *network {

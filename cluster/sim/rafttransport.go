@@ -58,7 +58,11 @@ func (t *transport) TimeoutNow(id raft.ServerID, to raft.ServerAddress, args *ra
 }
 
 func (t *transport) InstallSnapshot(id raft.ServerID, to raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
-	return t.call(to, func() error { return t.InmemTransport.InstallSnapshot(id, to, args, resp, data) })
+	err := t.call(to, func() error { return t.InmemTransport.InstallSnapshot(id, to, args, resp, data) })
+	if err == nil && resp.Success {
+		t.net.installs.Add(1)
+	}
+	return err
 }
 
 // AppendEntriesPipeline: fencepost runs without.

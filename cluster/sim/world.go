@@ -119,9 +119,7 @@ func Run(opts Options) *Report {
 	report.History = w.rec.History()
 	report.Log = w.entries(last)
 	report.Operations, report.Entries = len(report.History.Exchanges), len(report.Log)
-	for _, h := range w.hosts {
-		report.Installs += h.disk.installs()
-	}
+	report.Installs = int(w.net.installs.Load())
 	report.Verdicts = append(w.seen(digests), w.judge(report)...)
 	return report
 }
