@@ -252,7 +252,8 @@ func (g *generator) garbage(t *rapid.T) *fsmpb.Command {
 	a, w, r, n := g.acquire(t), g.write(t), g.release(t), g.cancel(t)
 	bad := pick(t, "bad name", "", "/", "a//b", "..", "a/.")
 	command := &fsmpb.Command{Op: &fsmpb.Command_Acquire{Acquire: a}}
-	switch what := rapid.IntRange(0, 20).Draw(t, "what"); {
+	what := rapid.IntRange(0, 20).Draw(t, "what")
+	switch {
 	case what == 0:
 		a.Name = bad
 	case what == 1:
@@ -296,11 +297,12 @@ func (g *generator) garbage(t *rapid.T) *fsmpb.Command {
 	default:
 		return &fsmpb.Command{Op: &fsmpb.Command_SetNode{SetNode: &fsmpb.SetNode{ClusterId: "c1"}}}
 	}
-	if r.Token == 0 || !modelName(r.Name) {
+	switch {
+	case what == 4 || what == 5:
 		command.Op = &fsmpb.Command_Release{Release: r}
-	} else if modelBadWrite(w) != "" {
+	case what >= 6 && what <= 12:
 		command.Op = &fsmpb.Command_Write{Write: w}
-	} else if n.Request.GetKey() == "" || !modelName(n.Name) {
+	case what == 18 || what == 19:
 		command.Op = &fsmpb.Command_Cancel{Cancel: n}
 	}
 	return command

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"fencepost/fsm/fsmpb"
+	"fencepost/fsm/model"
 )
 
 // TestRandomAgainstModel applies random entries to the state machine and to the
@@ -18,12 +19,12 @@ import (
 // and the promises hold at every step (see watcher).
 func TestRandomAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s, m, g := New(), newModel(), newGenerator()
+		s, m, g := New(), model.New(), newGenerator()
 		w := newWatcher()
 		for range rapid.IntRange(1, 250).Draw(t, "entries") {
 			c := throughLog(t, g.next(t))
 			before := contents(s)
-			want := m.apply(g.index, g.term, proto.CloneOf(c))
+			want, wantEvents := m.Apply(g.index, g.term, proto.CloneOf(c))
 			got, events, err := s.Apply(g.index, g.term, c)
 			if err != nil {
 				t.Fatal(err)
@@ -31,8 +32,8 @@ func TestRandomAgainstModel(t *testing.T) {
 			if !proto.Equal(got, want) {
 				t.Fatalf("entry %d, %v:\ngot  %v\nwant %v", g.index, c, got, want)
 			}
-			if !slices.EqualFunc(events, m.events, sameEvent) {
-				t.Fatalf("entry %d, %v:\ngot  %s\nwant %s", g.index, c, eventsText(events), eventsText(m.events))
+			if modelled := modelEvents(wantEvents); !slices.EqualFunc(events, modelled, sameEvent) {
+				t.Fatalf("entry %d, %v:\ngot  %s\nwant %s", g.index, c, eventsText(events), eventsText(modelled))
 			}
 			if refused(got) && len(events) == refusals(events) && contents(s) != before {
 				t.Fatalf("entry %d, %v was refused with %v, but changed the state", g.index, c, got)
@@ -49,6 +50,59 @@ func TestRandomAgainstModel(t *testing.T) {
 			g.learn(t, c, got, events)
 		}
 	})
+}
+
+// TestFullAdvancesAgainstModel has more to end and to remove than one Advance does.
+func TestFullAdvancesAgainstModel(t *testing.T) {
+	s, m, index := New(), model.New(), uint64(0)
+	apply := func(nowMS uint64, c *fsmpb.Command) {
+		t.Helper()
+		index++
+		c.NowMs, c.Term = nowMS, 1
+		want, wantEvents := m.Apply(index, 1, proto.CloneOf(c))
+		got, events, err := s.Apply(index, 1, c)
+		if modelled := modelEvents(wantEvents); err != nil || !proto.Equal(got, want) || !slices.EqualFunc(events, modelled, sameEvent) {
+			t.Fatalf("entry %d: got %v, %v, %d events, want %v, %d", index, got, err, len(events), want, len(modelled))
+		}
+		compareWithModel(t, s, m)
+	}
+	for i := range 1500 {
+		a := &fsmpb.Acquire{Name: fmt.Sprint("n", i), Holder: "h", TtlMs: 1000, Request: &fsmpb.Request{Key: fmt.Sprint("k", i), Path: "acquire"}}
+		if i%3 == 0 {
+			a.GraceMs = 10
+		}
+		apply(0, &fsmpb.Command{Op: &fsmpb.Command_Acquire{Acquire: a}})
+	}
+	for range 3 {
+		apply(2000, advanceOf())
+	}
+	for range 4 {
+		apply(2000+KeepEndedMS, advanceOf())
+	}
+	if c := s.Counts(); c.Leases+c.Requests != 0 {
+		t.Errorf("%d leases and %d requests are left", c.Leases, c.Requests)
+	}
+}
+
+// modelEvents are the model's, as this package has them.
+func modelEvents(events []model.Event) (es []Event) {
+	for _, e := range events {
+		ours := Event{
+			Kind: EventKind(e.Kind), Index: e.Index, Name: e.Name, Holder: e.Holder, Principal: e.Principal,
+			Token: e.Token, PreviousToken: e.PreviousToken, PreviousHolder: e.PreviousHolder, Watermark: e.Watermark,
+			Reason: e.Reason, Version: e.Version, Ticket: e.Ticket, Slots: e.Slots, Take: e.Take, TTLMS: e.TTLMS,
+			Metadata: e.Metadata, GraceMS: e.GraceMS, QueueLength: e.QueueLength,
+		}
+		if d := e.Decided; d != nil {
+			ours.Decided = &Decision{RequestKey: modelRequestKey(d.ID), Outcome: d.Outcome}
+		}
+		es = append(es, ours)
+	}
+	return es
+}
+
+func modelRequestKey(id model.ID) string {
+	return requestKey(id.Principal, &fsmpb.Request{Path: id.Path, Key: id.Key})
 }
 
 // sameEvent compares what an Event has, also behind its pointers.
@@ -116,92 +170,90 @@ func throughSnapshot(t rapid.TB, s *State) *State {
 }
 
 // compareWithModel compares all that both have.
-func compareWithModel(t *rapid.T, s *State, m *model) {
+func compareWithModel(t rapid.TB, s *State, m *model.Machine) {
 	t.Helper()
 	numbers := fmt.Sprint(s.ClusterID(), s.Index(), s.ClockMS(), s.Floor(), s.LastToken(), s.Totals())
-	if want := fmt.Sprint(m.cluster, m.index, m.clock, m.floor, m.lastGranted, m.totals); numbers != want {
+	if want := fmt.Sprint(m.ClusterID, m.Index, m.Clock, m.Floor, m.LastGranted, m.Totals); numbers != want {
 		t.Fatalf("got numbers %s, want %s", numbers, want)
 	}
 	c, present := s.Counts(), 0
-	for name, want := range m.keys {
+	for name, want := range m.Keys {
 		k, ok := s.Key(name)
-		if !ok || (modelKey{k.Present, string(k.Value), k.ContentType, k.Version, k.Token, k.Watermark}) != *want {
+		if !ok || (model.Key{Present: k.Present, Value: string(k.Value), ContentType: k.ContentType, Version: k.Version, Token: k.Token, Watermark: k.Watermark}) != *want {
 			t.Fatalf("key %s: got %+v, want %+v", name, k, want)
 		}
-		if want.present {
+		if want.Present {
 			present++
 		}
 	}
-	if c.Records != len(m.keys) || c.Keys != present || c.Leases != len(m.leases) || c.Requests != len(m.requests) {
-		t.Fatalf("got %+v, want %d keys of %d, %d leases, %d requests", c, present, len(m.keys), len(m.leases), len(m.requests))
+	if c.Records != len(m.Keys) || c.Keys != present || c.Leases != len(m.Leases) || c.Requests != len(m.Requests) {
+		t.Fatalf("got %+v, want %d keys of %d, %d leases, %d requests", c, present, len(m.Keys), len(m.Leases), len(m.Requests))
 	}
-	for name, want := range m.leases {
+	for name, want := range m.Leases {
 		l, ok := s.Lease(name)
-		if !ok || !want.equals(l) {
+		if !ok || !sameLease(want, l) {
 			t.Fatalf("lease %s: got %+v, want %+v", name, l, want)
 		}
 	}
 	compareQueues(t, s, m)
-	for id, want := range m.requests {
-		r, ok := s.requests.Get(requestKey(id.principal, &fsmpb.Request{Path: id.path, Key: id.key}))
-		if !ok || r.attempt != want.attempt || r.goneMS != want.goneAt || !proto.Equal(r.outcome, want.outcome) {
+	for id, want := range m.Requests {
+		r, ok := s.requests.Get(modelRequestKey(id))
+		if !ok || r.attempt != want.Attempt || r.goneMS != want.GoneMS || !proto.Equal(r.outcome, want.Outcome) {
 			t.Fatalf("request %v: got %+v, want %+v", id, r, want)
 		}
 	}
-	if nodes := s.Nodes(); len(nodes) != len(m.nodes) {
-		t.Fatalf("got members %v, want %v", nodes, m.nodes)
+	if nodes := s.Nodes(); len(nodes) != len(m.Nodes) {
+		t.Fatalf("got members %v, want %v", nodes, m.Nodes)
 	}
 	for _, n := range s.Nodes() {
-		if m.nodes[n.Name] != n.Id {
-			t.Fatalf("got member %v, want %v", n, m.nodes)
+		if m.Nodes[n.Name] != n.Id {
+			t.Fatalf("got member %v, want %v", n, m.Nodes)
 		}
 	}
 }
 
 // compareQueues compares who waits, in which order, and who can be granted.
-func compareQueues(t *rapid.T, s *State, m *model) {
+func compareQueues(t rapid.TB, s *State, m *model.Machine) {
 	t.Helper()
-	if got := s.Counts().Waiters; got != len(m.queue) {
-		t.Fatalf("%d wait, want %d", got, len(m.queue))
-	}
-	names, ready := map[string]bool{}, []due{}
-	for _, w := range m.queue {
-		names[w.asked.Name] = true
-	}
-	for name := range names {
-		got, want := s.Waiters(name, 1000), m.waiting(name)
+	waiters, ready := 0, []due{}
+	for name, want := range m.Queues {
+		waiters += len(want)
+		got := s.Waiters(name, 1000)
 		if len(got) != len(want) || s.QueueLength(name) != len(want) {
 			t.Fatalf("%d wait for %s, counted as %d, want %d", len(got), name, s.QueueLength(name), len(want))
 		}
 		for i, w := range want {
-			if g := got[i]; g.Ticket != w.ticket || g.UntilMS != w.until || !proto.Equal(g.Acquire, w.asked) {
+			if g := got[i]; g.Ticket != w.Ticket || g.UntilMS != w.UntilMS || !proto.Equal(g.Acquire, w.Acquire) {
 				t.Fatalf("waiter %d of %s: got %+v, want %+v", i, name, g, w)
 			}
 		}
 	}
-	for _, w := range m.ready() {
-		ready = append(ready, due{at: w.ticket, of: dueGrant, key: w.asked.Name})
+	if got := s.Counts().Waiters; got != waiters {
+		t.Fatalf("%d wait, want %d", got, waiters)
+	}
+	for _, w := range m.Ready() {
+		ready = append(ready, due{at: w.Ticket, of: dueGrant, key: w.Acquire.Name})
 	}
 	if got := s.ready.Items(); !slices.Equal(got, ready) || s.Ready() != len(ready) {
 		t.Fatalf("heads that can be granted: %v, want %v", got, ready)
 	}
 	at, any := s.NextExpiryMS()
-	if wantAt, want := m.nextDue(); any != want || at != wantAt {
+	if wantAt, want := m.NextDue(); any != want || at != wantAt {
 		t.Fatalf("the next Advance is due at %d, %v, want %d, %v", at, any, wantAt, want)
 	}
 }
 
-func (l *modelLease) equals(got *Lease) bool {
-	same := got.Name == l.name && got.Slots == l.slots && got.LastToken == l.last && got.GraceUntilMS == l.graceUntil &&
-		got.ended == l.ended && slices.EqualFunc(l.holders, got.Holders, (*modelHolder).equals)
-	if l.gone == nil {
+func sameLease(want *model.Lease, got *Lease) bool {
+	same := got.Name == want.Name && got.Slots == want.Slots && got.LastToken == want.LastToken && got.GraceUntilMS == want.GraceUntilMS &&
+		got.ended == want.Ended && slices.EqualFunc(want.Holders, got.Holders, sameHolder)
+	if want.Gone == nil {
 		return same && got.former == nil
 	}
-	return same && l.gone.equals(got.former) && got.goneMS == l.endedAt+KeepEndedMS
+	return same && sameHolder(want.Gone, got.former) && got.goneMS == want.EndedMS+KeepEndedMS
 }
 
-func (h *modelHolder) equals(got *Holder) bool {
-	return got.Holder == h.holder && got.Principal == h.principal && got.Token == h.token && got.Previous == h.previous &&
-		got.Take == h.take && got.TTLMS == h.ttl && got.DeadlineMS == h.deadline && got.GraceMS == h.grace && got.Renewals == h.renewals &&
-		slices.EqualFunc(got.Metadata, h.metadata, func(a, b *fsmpb.Pair) bool { return proto.Equal(a, b) })
+func sameHolder(want *model.Holder, got *Holder) bool {
+	return got.Holder == want.Holder && got.Principal == want.Principal && got.Token == want.Token && got.Previous == want.Previous &&
+		got.Take == want.Take && got.TTLMS == want.TTLMS && got.DeadlineMS == want.DeadlineMS && got.GraceMS == want.GraceMS && got.Renewals == want.Renewals &&
+		slices.EqualFunc(got.Metadata, want.Metadata, func(a, b *fsmpb.Pair) bool { return proto.Equal(a, b) })
 }
