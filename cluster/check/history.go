@@ -29,8 +29,11 @@ type Exchange struct {
 	Header map[string]string `json:"header,omitempty"` // of the request: Fencing-…, If-…, Content-Type
 	Body   []byte            `json:"body,omitempty"`
 
-	// Unsent: the connection was refused, so surely nothing arrived.
+	// Unsent: no connection was made, so surely nothing arrived.
 	Unsent bool `json:"unsent,omitempty"`
+	// Sent is how many connections it was given, if that is known: net/http by itself
+	// repeats what has a key when a kept connection breaks.
+	Sent int `json:"sent,omitempty"`
 
 	Status int               `json:"status,omitempty"` // 0: no answer
 	Index  uint64            `json:"index,omitempty"`  // Fencepost-Index
@@ -88,6 +91,14 @@ type Verdict struct {
 
 func (v *Verdict) find(format string, args ...any) {
 	v.Findings = append(v.Findings, fmt.Sprintf(format, args...))
+}
+
+// note says how much was looked at.
+func (v *Verdict) note(format string, n int) {
+	v.Note = "none"
+	if n > 0 {
+		v.Note = fmt.Sprintf(format, n)
+	}
 }
 
 // line is one line of a written history.

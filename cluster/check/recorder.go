@@ -6,9 +6,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"fencepost/httpapi/wire"
@@ -83,11 +85,17 @@ func (t *recording) RoundTrip(q *http.Request) (*http.Response, error) {
 		}
 		x.Body, q.Body = body, io.NopCloser(bytes.NewReader(body))
 	}
+	var sent atomic.Int64 // written by the transport's goroutines
+	q = q.WithContext(httptrace.WithClientTrace(q.Context(), &httptrace.ClientTrace{
+		GotConn: func(httptrace.GotConnInfo) { sent.Add(1) },
+	}))
 	x.Start = t.r.Now()
 	resp, err := t.next.RoundTrip(q)
+	x.Sent = int(sent.Load())
 	if err != nil {
+		// A refused dial is the whole story only if it was not a repetition's.
 		var dial *net.OpError
-		x.Unsent = errors.As(err, &dial) && dial.Op == "dial"
+		x.Unsent = x.Sent == 0 && errors.As(err, &dial) && dial.Op == "dial"
 		t.r.add(x)
 		return nil, err
 	}
