@@ -79,6 +79,9 @@ type Entry struct {
 type History struct {
 	Exchanges []*Exchange
 	Streams   []*Stream
+	// Drift is by which part of a time the nodes' clocks may run fast against the
+	// one of Start and End. It is not written.
+	Drift float64
 }
 
 // A Verdict is what one check found. No finding is a pass; a check that had nothing

@@ -17,6 +17,9 @@ type honoured struct {
 	ended map[uint64]ending // by token
 }
 
+// rounding is what a lease may lose because the cluster clock counts milliseconds.
+const rounding = time.Millisecond
+
 // An ending is the first entry that treats a lease as over though nobody released it.
 type ending struct {
 	index uint64
@@ -52,7 +55,7 @@ func (p *honoured) see(e Entry, o *fsmpb.Outcome, events []model.Event) {
 
 // judge compares what was promised with when the end could first be seen. Until then
 // it may not have been committed, so that is in the cluster's favour.
-func (p *honoured) judge(all []*asked) *Verdict {
+func (p *honoured) judge(all []*asked, drift float64) *Verdict {
 	v := &Verdict{Name: "P7 no early end"}
 	promised := 0
 	for _, a := range all {
@@ -62,7 +65,7 @@ func (p *honoured) judge(all []*asked) *Verdict {
 			if !ok {
 				continue
 			}
-			until := a.Start + int64(left)
+			until := a.Start + int64(float64(left)*(1-drift)) - int64(rounding)
 			if first, ok := p.seen.of(end.index); ok && first.at < until {
 				v.find("%v: token %d was promised until %v, and %s at %v by entry %d, as %s saw",
 					a, token, time.Duration(until), end.how, time.Duration(first.at), end.index, first.by)

@@ -186,7 +186,7 @@ func (r *replay) verdicts(h *History) []*Verdict {
 	r.promises.tokens(r.asked, r.reads)
 	all := []*Verdict{&r.kept, &r.answers, &r.once, &r.reading, &r.realTime, &r.surplus, &r.phantom}
 	all = append(all, r.promises.verdicts()...)
-	return append(all, r.honoured.judge(r.asked), judgeStreams(h.Streams, r.events, r.m.Index))
+	return append(all, r.honoured.judge(r.asked, h.Drift), judgeStreams(h.Streams, r.events, r.m.Index))
 }
 
 // Agreement compares the logs of nodes, by their names, where they have the same

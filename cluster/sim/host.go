@@ -16,6 +16,9 @@ import (
 	"fencepost/httpapi"
 )
 
+// maxDrift is by which part of a time a node's clock may be fast or slow.
+const maxDrift = 0.05
+
 // host is a machine with a node on it, if it runs: what outlives a crash is the
 // disk.
 type host struct {
@@ -68,7 +71,7 @@ func (h *host) start() error {
 	var life context.Context
 	life, p.end = context.WithCancel(context.Background())
 	_, p.trans = raft.NewInmemTransportWithTimeout(raft.ServerAddress(h.name), rpcBound)
-	rate := 1 + (w.float()-0.5)/10
+	rate := 1 + maxDrift*(2*w.float()-1)
 	booted := time.Now()
 	store := h.disk.mount()
 	nodes := &http.Transport{DialContext: w.net.dialer(h.name), MaxIdleConnsPerHost: 64}

@@ -18,7 +18,6 @@ import (
 type Options struct {
 	Seed   uint64
 	Faults int       // that land before everything heals
-	Dir    string    // where the evidence of a failed check is left; "": nowhere
 	Log    io.Writer // of the nodes; nil: none
 }
 
@@ -117,6 +116,7 @@ func Run(opts Options) *Report {
 	synctest.Wait()
 	report.Exits = w.exits.all
 	report.History = w.rec.History()
+	report.History.Drift = maxDrift
 	report.Log = w.entries(last)
 	report.Operations, report.Entries = len(report.History.Exchanges), len(report.Log)
 	report.Installs = int(w.net.installs.Load())
