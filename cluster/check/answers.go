@@ -20,13 +20,19 @@ func (r *replay) judgeDecided(a *asked, e Entry, own *attempt, o *fsmpb.Outcome,
 		r.compare(a, o, o.Index != e.Index || o.Attempt > 1)
 		return
 	}
-	if a.call == callAcquire {
-		for _, ev := range events {
-			if d := ev.Decided; d != nil && r.waited(a, d.ID) {
-				r.compare(a, d.Outcome, d.Outcome.Attempt > 1)
+	// An entry may decide several requests that want the same and whose keys nobody
+	// knows; a must have been told of one of them.
+	var decided *fsmpb.Outcome
+	for _, ev := range events {
+		if d := ev.Decided; d != nil && a.call == callAcquire && r.waited(a, d.ID) {
+			if decided = d.Outcome; a.differs(decided) == "" {
 				return
 			}
 		}
+	}
+	if decided != nil {
+		r.compare(a, decided, decided.Attempt > 1)
+		return
 	}
 	r.kept.find("%v, key %q: that entry is of something else, %v", a, a.key, e.Command)
 }

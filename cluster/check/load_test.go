@@ -75,7 +75,7 @@ func (b *badNetwork) RoundTrip(q *http.Request) (*http.Response, error) {
 	case 1:
 		return nil, lost
 	case 2:
-		again, after := q.Clone(context.Background()), time.Duration(b.random.IntN(3000))*time.Millisecond
+		again, after := q.Clone(context.Background()), time.Duration(b.random.IntN(50)*b.random.IntN(60))*time.Millisecond
 		again.Body = io.NopCloser(bytes.NewReader(body))
 		b.rest.Go(func() {
 			time.Sleep(after)
@@ -89,7 +89,7 @@ func (b *badNetwork) RoundTrip(q *http.Request) (*http.Response, error) {
 	q.Body = io.NopCloser(bytes.NewReader(body))
 	resp, err := direct{b.api}.RoundTrip(q)
 	time.Sleep(time.Duration(b.random.IntN(5)) * time.Millisecond)
-	if b.random.IntN(40) == 0 {
+	if b.random.IntN(12) == 0 {
 		return nil, lost
 	}
 	return resp, err
