@@ -5,7 +5,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 PROTOC_GEN_GO := google.golang.org/protobuf/cmd/protoc-gen-go@v1.36.12
 VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 
-.PHONY: help build run cluster test race lint fuzz bench chaos generate clean cuts
+.PHONY: help build run cluster test race lint fuzz bench chaos generate clean cuts sim planted
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ bench: build ## operations per second against three processes on loopback (about
 
 chaos: build ## kill the leader again and again under load, and check every answer (KILLS=20)
 	scripts/chaos.sh
+
+sim: ## simulated failovers with all checks (FAILOVERS=2000; a few minutes)
+	scripts/sim.sh
 
 cuts: ## 50 times: a host under 'fencepost lock' is cut off, and the next takes over
 	FENCEPOST_TEST_CUTS=50 $(GO) test -count 1 -v -run 'P7_CutOff' ./cmd/fencepost

@@ -39,10 +39,11 @@ if ((failed)) && ((${violations:-0} == 0)); then violations=1; fi
 if [[ -n ${LEDGER:-} ]]; then
   echo "| $(date -u +%F) | $(git rev-parse --short HEAD) | $seed | $(total 'total failovers') | $(total 'total worlds') | $(total 'total exchanges') | $(total 'total log entries') | $violations |" >>"$LEDGER"
 fi
+passed=$(($(total 'total worlds') - violations))
 if ((failed)); then
   echo "the evidence is in $SIM_DIR, the output in $work"
 else
   rm -rf "$work"
 fi
-echo "$(($(total 'total worlds') - violations)) passed, $violations failed"
+echo "$passed passed, $violations failed"
 exit "$failed"

@@ -25,6 +25,7 @@ type disk struct {
 	boot      int // counts crashes: what an earlier boot still writes goes nowhere
 	each      time.Duration
 	hang      chan struct{} // not nil: writes hang
+	hung      time.Time     // since when the first of them does
 	snapshots []*snapshot   // newest last
 	archive   map[uint64]*raft.Log
 }
@@ -52,8 +53,18 @@ func (d *disk) stall() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.hang == nil {
-		d.hang = make(chan struct{})
+		d.hang, d.hung = make(chan struct{}), time.Time{}
 	}
+}
+
+// hangs is for how long a write has been hanging.
+func (d *disk) hangs() time.Duration {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.hang == nil || d.hung.IsZero() {
+		return 0
+	}
+	return time.Since(d.hung)
 }
 
 func (d *disk) resume() {
@@ -87,6 +98,9 @@ func (m *mounted) wait() (crashed bool) {
 	d := m.d
 	d.mu.Lock()
 	hang, each := d.hang, d.each
+	if hang != nil && d.hung.IsZero() {
+		d.hung = time.Now()
+	}
 	each += time.Duration(d.rng.IntN(300)) * time.Microsecond
 	d.mu.Unlock()
 	if hang != nil {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -253,13 +254,16 @@ func hangDisk(w *world, r *rand.Rand) bool {
 	}
 	p := h.up.Load()
 	h.disk.stall()
-	bound := time.Now().Add(w.config.DiskBound + 3*time.Second)
-	for h.up.Load() == p && time.Now().Before(bound) {
-		time.Sleep(10 * time.Millisecond)
+	defer h.disk.resume()
+	for began := time.Now(); h.up.Load() == p; time.Sleep(10 * time.Millisecond) {
+		hung := h.disk.hangs()
+		if hung > w.config.DiskBound*3/2 {
+			w.wrong.add(fmt.Sprintf("a write to the disk of %s has hung for %s, and the node has not ended itself", h.name, hung))
+			return true
+		}
+		if hung == 0 && time.Since(began) > 2*w.config.DiskBound {
+			return false // it had nothing to write
+		}
 	}
-	if p != nil && h.up.Load() == p {
-		w.wrong.add("the disk of " + h.name + " hangs, and the node has not ended itself")
-	}
-	h.disk.resume()
-	return p != nil
+	return true
 }
