@@ -92,12 +92,12 @@ type Verdict struct {
 	Note     string // how much was looked at
 }
 
-func (v *Verdict) find(format string, args ...any) {
+func (v *Verdict) Find(format string, args ...any) {
 	v.Findings = append(v.Findings, fmt.Sprintf(format, args...))
 }
 
-// note says how much was looked at.
-func (v *Verdict) note(format string, n int) {
+// Count says how much was looked at.
+func (v *Verdict) Count(format string, n int) {
 	v.Note = "none"
 	if n > 0 {
 		v.Note = fmt.Sprintf(format, n)

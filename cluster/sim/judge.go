@@ -6,6 +6,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"fencepost/cluster/check"
+	"fencepost/cluster/check/linear"
+	"fencepost/cluster/check/replay"
 	"fencepost/fsm"
 )
 
@@ -60,5 +62,5 @@ func (w *world) seen(digests map[string]uint64) []*check.Verdict {
 
 // judge gives the evidence to the checkers.
 func (w *world) judge(r *Report) []*check.Verdict {
-	return check.Replay(r.History, r.Log)
+	return append(replay.Judge(r.History, r.Log), linear.Judge(r.History, w.opts.Dir))
 }

@@ -17,6 +17,7 @@ import (
 // Options say which world it is.
 type Options struct {
 	Seed   uint64
+	Dir    string    // for the view of a history without an order; "": nowhere
 	Faults int       // that land before everything heals
 	Log    io.Writer // of the nodes; nil: none
 }

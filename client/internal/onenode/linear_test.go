@@ -12,6 +12,7 @@ import (
 	"fencepost/client/internal/onenode"
 	"fencepost/cluster/bubble"
 	"fencepost/cluster/check"
+	"fencepost/cluster/check/linear"
 )
 
 // What the real state machine answers through the real API to clients that lose
@@ -20,7 +21,7 @@ func TestRealAnswersAreLinearizable(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	h := played(t, crowd{seed: seed, clients: 12, names: 6, calls: 300})
 	told(t, h, seed)
-	v := check.Linear(h, t.TempDir())
+	v := linear.Judge(h, t.TempDir())
 	t.Log(v.Note)
 	if len(v.Findings) > 0 {
 		t.Errorf("seed %d: %q", seed, v.Findings)
@@ -50,7 +51,7 @@ func TestAForgedAnswerAmongRealOnesIsFound(t *testing.T) {
 	if forged == 0 {
 		t.Fatalf("seed %d: no read to forge", seed)
 	}
-	if v := check.Linear(h, ""); len(v.Findings) == 0 {
+	if v := linear.Judge(h, ""); len(v.Findings) == 0 {
 		t.Errorf("seed %d: exchange %d was forged, and not found; %s", seed, forged, v.Note)
 	}
 }
@@ -84,7 +85,7 @@ func TestTwentyThousandRealAnswersAreJudgedInSeconds(t *testing.T) {
 	}
 	h := played(t, crowd{seed: 1, clients: 12, names: 20, calls: 1600})
 	began := time.Now()
-	v := check.LinearWithin(h, t.TempDir(), 10*time.Second)
+	v := linear.JudgeWithin(h, t.TempDir(), 10*time.Second)
 	t.Logf("%v: %s", time.Since(began), v.Note)
 	if len(v.Findings) > 0 {
 		t.Errorf("%q", v.Findings)

@@ -1,4 +1,4 @@
-package check
+package linear
 
 import (
 	"encoding/base64"
@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"fencepost/cluster/check"
 	"fencepost/httpapi/wire"
 )
 
@@ -58,7 +59,7 @@ func (r *linReading) write(c *linCall) {
 			return
 		}
 		if i > 0 && !sameOutcome(w, into) {
-			r.v.find("P11: the attempts %v of one %s of %q tell two outcomes", c.from(), c.verb, c.name)
+			r.v.Find("P11: the attempts %v of one %s of %q tell two outcomes", c.from(), c.verb, c.name)
 		}
 	}
 	r.proved(op)
@@ -84,10 +85,10 @@ func (r *linReading) proved(op *linOp) {
 	w := op.write
 	if w.code == "" {
 		if op.name == "" {
-			r.v.find("P6: exchanges %v: a write was accepted with token %d, which no answer tells to be granted", op.from, op.token)
+			r.v.Find("P6: exchanges %v: a write was accepted with token %d, which no answer tells to be granted", op.from, op.token)
 		}
 		if other, ok := r.versions[w.version]; ok && w.version != 0 {
-			r.v.find("exchanges %v and %d were told one version, %d", op.from, other, w.version)
+			r.v.Find("exchanges %v and %d were told one version, %d", op.from, other, w.version)
 		}
 		if w.version != 0 {
 			r.versions[w.version] = op.from[0]
@@ -125,7 +126,7 @@ func writingOf(c *linCall) (token uint64, w *linWriting, ok bool) {
 	return token, w, token != 0
 }
 
-func transactionOf(x *Exchange) (token uint64, w *linWriting, ok bool) {
+func transactionOf(x *check.Exchange) (token uint64, w *linWriting, ok bool) {
 	var q wire.TxnRequest
 	if json.Unmarshal(x.Body, &q) != nil || len(q.Ops) == 0 {
 		return 0, nil, false
@@ -143,7 +144,7 @@ func transactionOf(x *Exchange) (token uint64, w *linWriting, ok bool) {
 }
 
 // wrote reads one answer to a write into w.
-func (r *linReading) wrote(c *linCall, x *Exchange, w *linWriting) bool {
+func (r *linReading) wrote(c *linCall, x *check.Exchange, w *linWriting) bool {
 	if x.Status != http.StatusOK {
 		p := problemOf(x)
 		w.code, w.refused, w.watermark, w.mismatch = p.Code, p.Reason, p.Watermark, p.Version
@@ -185,25 +186,25 @@ func (r *linReading) wrote(c *linCall, x *Exchange, w *linWriting) bool {
 		return r.wroteAll(x, w)
 	}
 	if key != first.key {
-		r.v.find("exchange %d: a write of key %q was answered with key %q", x.ID, first.key, key)
+		r.v.Find("exchange %d: a write of key %q was answered with key %q", x.ID, first.key, key)
 	}
 	return true
 }
 
-func (r *linReading) wroteAll(x *Exchange, w *linWriting) bool {
+func (r *linReading) wroteAll(x *check.Exchange, w *linWriting) bool {
 	var a wire.Txn
 	if !r.answer(x, &a) {
 		return false
 	}
 	if len(a.Results) != len(w.ops) {
-		r.v.find("exchange %d: %d operations have %d results", x.ID, len(w.ops), len(a.Results))
+		r.v.Find("exchange %d: %d operations have %d results", x.ID, len(w.ops), len(a.Results))
 		return false
 	}
 	w.version = a.Version
 	for i := range a.Results {
 		one, change := &a.Results[i], &w.ops[i]
 		if one.Key != change.key || one.Op != change.op {
-			r.v.find("exchange %d: result %d is of %s %q", x.ID, i, one.Op, one.Key)
+			r.v.Find("exchange %d: result %d is of %s %q", x.ID, i, one.Op, one.Key)
 		}
 		change.told, change.version, change.watermark = true, &one.Version, &one.Watermark
 		if change.op == wire.OpDelete {

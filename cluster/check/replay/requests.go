@@ -1,9 +1,10 @@
-package check
+package replay
 
 import (
 	"net/http"
 	"slices"
 
+	"fencepost/cluster/check"
 	"fencepost/fsm/fsmpb"
 )
 
@@ -117,7 +118,7 @@ func (q *requests) decidedBadly(a *asked) {
 }
 
 // see notes an entry, and judges whether somebody asked for it.
-func (q *requests) see(e Entry, phantom *Verdict) {
+func (q *requests) see(e check.Entry, phantom *check.Verdict) {
 	for _, r := range e.Command.GetRenew().GetRenewals() {
 		q.renewed[renewalOf(r)]++
 		q.total++
@@ -131,12 +132,12 @@ func (q *requests) see(e Entry, phantom *Verdict) {
 	switch {
 	case r.GetKey() == "": // a full table: it is not remembered
 		if !q.asks[wants] {
-			phantom.find("entry %d: nobody asked for %v", e.Index, e.Command)
+			phantom.Find("entry %d: nobody asked for %v", e.Index, e.Command)
 		}
 	case q.wants[id] != nil:
 		q.entries[id] = append(q.entries[id], e.Index)
 		if !slices.Contains(q.wants[id], wants) {
-			phantom.find("entry %d: key %q of %s asked for something else than %v", e.Index, id.key, id.scope, e.Command)
+			phantom.Find("entry %d: key %q of %s asked for something else than %v", e.Index, id.key, id.scope, e.Command)
 		}
 	case r.ServerMade:
 		unknown := requestID{id.cancel, id.scope, wants}
@@ -145,35 +146,35 @@ func (q *requests) see(e Entry, phantom *Verdict) {
 			q.ofServer[unknown]++
 		}
 		if _, ok := q.byServer[unknown]; !ok {
-			phantom.find("entry %d: nobody asked without a key for %v", e.Index, e.Command)
+			phantom.Find("entry %d: nobody asked without a key for %v", e.Index, e.Command)
 		}
 	default:
-		phantom.find("entry %d: nobody sent key %q of %s: %v", e.Index, id.key, id.scope, e.Command)
+		phantom.Find("entry %d: nobody sent key %q of %s: %v", e.Index, id.key, id.scope, e.Command)
 	}
 }
 
 // judge compares the counts, at the end.
-func (q *requests) judge(surplus, phantom *Verdict) {
+func (q *requests) judge(surplus, phantom *check.Verdict) {
 	for id, at := range q.entries {
 		if len(at) > q.allowed[id] {
-			surplus.find("key %q of %s has %d entries, %v, and %d exchanges that may have left one", id.key, id.scope, len(at), at, q.allowed[id])
+			surplus.Find("key %q of %s has %d entries, %v, and %d exchanges that may have left one", id.key, id.scope, len(at), at, q.allowed[id])
 		}
 	}
 	for id, n := range q.ofServer {
 		if allowed, ok := q.byServer[id]; ok && n > allowed {
-			surplus.find("%s has %d requests without a client's key in the log that want the same, and %d exchanges that may have left one", id.scope, n, allowed)
+			surplus.Find("%s has %d requests without a client's key in the log that want the same, and %d exchanges that may have left one", id.scope, n, allowed)
 		}
 	}
 	for r, n := range q.renewed {
 		switch allowed, ok := q.renewals[r]; {
 		case !ok:
-			phantom.find("nobody asked to renew %s with token %d for %d ms, which the log does %d times", r.name, r.token, r.ttl, n)
+			phantom.Find("nobody asked to renew %s with token %d for %d ms, which the log does %d times", r.name, r.token, r.ttl, n)
 		case n > allowed:
-			surplus.find("%s with token %d is renewed for %d ms %d times, and %d exchanges may have asked so", r.name, r.token, r.ttl, n, allowed)
+			surplus.Find("%s with token %d is renewed for %d ms %d times, and %d exchanges may have asked so", r.name, r.token, r.ttl, n, allowed)
 		}
 	}
 	slices.Sort(surplus.Findings) // not the order of maps
 	slices.Sort(phantom.Findings)
-	surplus.note("%d attempts that surely left nothing", q.refused)
-	phantom.note("%d requests and renewals in the log", q.total)
+	surplus.Count("%d attempts that surely left nothing", q.refused)
+	phantom.Count("%d requests and renewals in the log", q.total)
 }

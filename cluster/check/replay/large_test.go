@@ -1,4 +1,4 @@
-package check
+package replay
 
 import (
 	"encoding/json"
@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"fencepost/cluster/check"
 	"fencepost/fsm"
 	"fencepost/fsm/fsmpb"
 	"fencepost/httpapi/wire"
@@ -18,13 +19,13 @@ import (
 // largeRun is 20 clients that take a lease each, write, renew, read and release, one
 // call after another, so many calls in all: made without HTTP, since only its size
 // counts.
-func largeRun(calls int) (*History, []Entry) {
-	h, s := &History{}, fsm.New()
-	var log []Entry
+func largeRun(calls int) (*check.History, []check.Entry) {
+	h, s := &check.History{}, fsm.New()
+	var log []check.Entry
 	tokens := map[string]uint64{}
 	for i := range calls {
 		name := fmt.Sprint("n", i%20)
-		x := &Exchange{ID: i + 1, Client: name, Start: int64(i)*1e6 + 1, End: int64(i)*1e6 + 2, Method: http.MethodPost, Status: http.StatusOK, Key: fmt.Sprint("key", i), Told: map[string]string{}}
+		x := &check.Exchange{ID: i + 1, Client: name, Start: int64(i)*1e6 + 1, End: int64(i)*1e6 + 2, Method: http.MethodPost, Status: http.StatusOK, Key: fmt.Sprint("key", i), Told: map[string]string{}}
 		c := &fsmpb.Command{NowMs: uint64(i), Term: 1}
 		request := func(path string) *fsmpb.Request {
 			x.Path = path
@@ -55,7 +56,7 @@ func largeRun(calls int) (*History, []Entry) {
 			continue
 		}
 		x.Index = s.Index() + 1
-		log = append(log, Entry{x.Index, 1, c})
+		log = append(log, check.Entry{Index: x.Index, Term: 1, Command: c})
 		o, _, err := s.Apply(x.Index, 1, c)
 		if err != nil {
 			panic(err)
@@ -74,7 +75,7 @@ func largeRun(calls int) (*History, []Entry) {
 		}
 		if i%100 == 99 { // and what is due
 			advance := &fsmpb.Command{NowMs: uint64(i), Term: 1, Op: &fsmpb.Command_Advance{Advance: &fsmpb.Advance{}}}
-			log = append(log, Entry{s.Index() + 1, 1, advance})
+			log = append(log, check.Entry{Index: s.Index() + 1, Term: 1, Command: advance})
 			if _, _, err := s.Apply(s.Index()+1, 1, advance); err != nil {
 				panic(err)
 			}
@@ -89,7 +90,7 @@ func largeRun(calls int) (*History, []Entry) {
 func TestALargeRunTakesSeconds(t *testing.T) {
 	h, log := largeRun(100_000)
 	began := time.Now()
-	for _, v := range Replay(h, log) {
+	for _, v := range Judge(h, log) {
 		if len(v.Findings) > 0 {
 			t.Errorf("%s: %d findings, the first: %s", v.Name, len(v.Findings), v.Findings[0])
 		}
@@ -106,7 +107,7 @@ func TestALargeRunTakesSeconds(t *testing.T) {
 func TestARepetitionsRefusedDialIsNotTheWholeStory(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: errors.New("refused")}
 	for _, connected := range []bool{false, true} {
-		rec := NewRecorder()
+		rec := check.NewRecorder()
 		next := roundTrip(func(q *http.Request) (*http.Response, error) {
 			if connected {
 				httptrace.ContextClientTrace(q.Context()).GotConn(httptrace.GotConnInfo{Reused: true})

@@ -1,4 +1,4 @@
-package check
+package replay
 
 import (
 	"encoding/base64"
@@ -27,7 +27,7 @@ func (r *replay) judgeRead(a *asked) {
 		difference = a.differsFromLeases(r.m)
 	}
 	if difference != "" {
-		r.reading.find("%v: %s", a, difference)
+		r.reading.Find("%v: %s", a, difference)
 	}
 }
 

@@ -1,4 +1,4 @@
-package check
+package replay
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"fencepost/cluster/check"
 	"fencepost/fsm/fsmpb"
 	"fencepost/fsm/model"
 )
@@ -19,7 +20,7 @@ func TestASoundRunPasses(t *testing.T) {
 	for seed := range uint64(3) {
 		h, log := soundRun(t, seed, 8, 150)
 		h = written(t, h)
-		for _, v := range append(Replay(h, log), Agreement(map[string][]Entry{"a": log, "b": log[100:]})) {
+		for _, v := range append(Judge(h, log), Agreement(map[string][]check.Entry{"a": log, "b": log[100:]})) {
 			if v.Note == "none" || v.Note == "" {
 				t.Errorf("seed %d: %s: had nothing to look at", seed, v.Name)
 			}
@@ -31,13 +32,13 @@ func TestASoundRunPasses(t *testing.T) {
 }
 
 // written is a history after it was written and read again.
-func written(t *testing.T, h *History) *History {
+func written(t *testing.T, h *check.History) *check.History {
 	t.Helper()
 	var b bytes.Buffer
 	if err := h.Write(&b); err != nil {
 		t.Fatal(err)
 	}
-	again, err := ReadHistory(&b)
+	again, err := check.ReadHistory(&b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,13 +48,13 @@ func written(t *testing.T, h *History) *History {
 // run is a history and its log, to be spoiled.
 type run struct {
 	t *testing.T
-	*History
-	log []Entry
+	*check.History
+	log []check.Entry
 }
 
 // copied is the run anew, as far as the faults change it.
 func (r *run) copied(t *testing.T) *run {
-	c := &run{t, new(History), slices.Clone(r.log)}
+	c := &run{t, new(check.History), slices.Clone(r.log)}
 	for _, x := range r.Exchanges {
 		y := *x
 		y.Told = maps.Clone(x.Told)
@@ -107,7 +108,7 @@ func (a *asked) tell(t *testing.T, field string, value any) {
 	a.Answer, _ = json.Marshal(fields)
 }
 
-func (r *run) entry(index uint64) *Entry {
+func (r *run) entry(index uint64) *check.Entry {
 	r.t.Helper()
 	for i := range r.log {
 		if r.log[i].Index == index {
@@ -120,7 +121,7 @@ func (r *run) entry(index uint64) *Entry {
 
 func (r *run) add(c *fsmpb.Command) {
 	last := r.log[len(r.log)-1]
-	r.log = append(r.log, Entry{last.Index + 1, last.Term, c})
+	r.log = append(r.log, check.Entry{Index: last.Index + 1, Term: last.Term, Command: c})
 }
 
 // repeated is an answer that rests on an entry which is not the first of its key.
@@ -140,7 +141,7 @@ func (r *run) repeated(of call) *asked {
 }
 
 // stream is one that has some events.
-func (r *run) stream() *Stream {
+func (r *run) stream() *check.Stream {
 	r.t.Helper()
 	for _, s := range r.Streams {
 		if len(s.Events) > 20 && s.Kind == "" {
@@ -267,7 +268,7 @@ func TestPlantedFaultsAreFound(t *testing.T) {
 		{"a watcher goes on too late", "P13", func(r *run) {
 			for i, s := range r.Streams[1:] {
 				if s.Watcher == "w0" && len(s.Events) > 3 && i > 5 {
-					s.From, s.Events = s.Events[2].index(t)+1, nil
+					s.From, s.Events = indexOf(t, s.Events[2])+1, nil
 					s.Reached = s.From - 1
 					return
 				}
@@ -279,7 +280,7 @@ func TestPlantedFaultsAreFound(t *testing.T) {
 			r := sound.copied(t)
 			fault.plant(r)
 			found := []string{}
-			for _, v := range Replay(r.History, r.log) {
+			for _, v := range Judge(r.History, r.log) {
 				if len(v.Findings) > 0 {
 					found = append(found, v.Name+": "+v.Findings[0])
 				}
@@ -292,7 +293,7 @@ func TestPlantedFaultsAreFound(t *testing.T) {
 	}
 }
 
-func (e *StreamedEvent) index(t *testing.T) uint64 {
+func indexOf(t *testing.T, e check.StreamedEvent) uint64 {
 	var of struct{ Index uint64 }
 	if err := json.Unmarshal(e.Data, &of); err != nil {
 		t.Fatal(err)
@@ -326,7 +327,7 @@ func TestPromisesOfEvents(t *testing.T) {
 	} {
 		p := newPromises()
 		for i, events := range c.entries {
-			p.see(Entry{Index: uint64(i + 1), Term: 1}, events)
+			p.see(check.Entry{Index: uint64(i + 1), Term: 1}, events)
 		}
 		for _, v := range p.verdicts() {
 			if want := c.verdict != "" && strings.HasPrefix(v.Name, c.verdict+" "); want && len(v.Findings) == 0 || c.verdict == "" && len(v.Findings) > 0 {
@@ -340,19 +341,19 @@ func TestAgreementOfLogs(t *testing.T) {
 	tick := func(now uint64) *fsmpb.Command {
 		return &fsmpb.Command{NowMs: now, Op: &fsmpb.Command_Tick{Tick: &fsmpb.Tick{}}}
 	}
-	a := []Entry{{1, 1, nil}, {2, 1, tick(1)}, {3, 2, tick(2)}}
+	a := []check.Entry{{Index: 1, Term: 1, Command: nil}, {Index: 2, Term: 1, Command: tick(1)}, {Index: 3, Term: 2, Command: tick(2)}}
 	for _, c := range []struct {
 		name  string
-		b     []Entry
+		b     []check.Entry
 		found bool
 	}{
 		{"the same, from later on", a[1:], false},
-		{"another term", []Entry{{3, 1, tick(2)}}, true},
-		{"another command", []Entry{{2, 1, tick(5)}}, true},
-		{"none in place of one", []Entry{{2, 1, nil}}, true},
-		{"nothing in common", []Entry{{4, 2, tick(2)}}, true},
+		{"another term", []check.Entry{{Index: 3, Term: 1, Command: tick(2)}}, true},
+		{"another command", []check.Entry{{Index: 2, Term: 1, Command: tick(5)}}, true},
+		{"none in place of one", []check.Entry{{Index: 2, Term: 1, Command: nil}}, true},
+		{"nothing in common", []check.Entry{{Index: 4, Term: 2, Command: tick(2)}}, true},
 	} {
-		if v := Agreement(map[string][]Entry{"a": a, "b": c.b}); len(v.Findings) > 0 != c.found {
+		if v := Agreement(map[string][]check.Entry{"a": a, "b": c.b}); len(v.Findings) > 0 != c.found {
 			t.Errorf("%s: %q", c.name, v.Findings)
 		}
 	}

@@ -1,4 +1,4 @@
-package check
+package linear
 
 import (
 	"maps"
@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sort"
 
+	"fencepost/cluster/check"
 	"fencepost/httpapi/wire"
 )
 
@@ -13,7 +14,7 @@ import (
 // answers prove about each token: that bounds when what nobody was told of can have
 // happened, and keeps the search short.
 type linReading struct {
-	v      *Verdict
+	v      *check.Verdict
 	ops    []*linOp
 	names  map[string]*linName
 	owner  map[uint64]string // the lease that a token was told to be of
@@ -21,7 +22,8 @@ type linReading struct {
 	// versions are those that acknowledged writes were told, seen those that were read.
 	versions map[uint64]int
 	seen     map[linVersion]int64
-	end      int64 // of the history
+	end      int64   // of the history
+	drift    float64 // of the nodes' clocks
 	refusals []linRefusal
 }
 
@@ -59,7 +61,7 @@ type linVersion struct {
 	value          uint64
 }
 
-func newLinReading(v *Verdict) *linReading {
+func newLinReading(v *check.Verdict) *linReading {
 	return &linReading{
 		v: v, names: make(map[string]*linName), owner: make(map[uint64]string),
 		versions: make(map[uint64]int), seen: make(map[linVersion]int64),
@@ -67,7 +69,8 @@ func newLinReading(v *Verdict) *linReading {
 }
 
 // read does the leases first: whose a token is must be known before a write is read.
-func (r *linReading) read(h *History) {
+func (r *linReading) read(h *check.History) {
+	r.drift = h.Drift
 	calls := callsOf(h, r.v)
 	for _, x := range h.Exchanges {
 		r.end = max(r.end, x.Start, x.End)
@@ -147,12 +150,12 @@ func (n *linName) token(token uint64) *linToken {
 }
 
 // told notes that an answer tells the token to be of the lease.
-func (r *linReading) told(x *Exchange, name string, token uint64) *linToken {
+func (r *linReading) told(x *check.Exchange, name string, token uint64) *linToken {
 	if token == 0 {
 		return &linToken{} // nobody's
 	}
 	if other, ok := r.owner[token]; ok && other != name {
-		r.v.find("P2: exchange %d tells token %d to be of lease %q, others of %q", x.ID, token, name, other)
+		r.v.Find("P2: exchange %d tells token %d to be of lease %q, others of %q", x.ID, token, name, other)
 	}
 	r.owner[token] = name
 	t := r.name(name).token(token)
@@ -161,14 +164,14 @@ func (r *linReading) told(x *Exchange, name string, token uint64) *linToken {
 }
 
 // labelled compares the holder that is told with the one who was granted the token.
-func (r *linReading) labelled(x *Exchange, name string, token uint64, holder *string) {
+func (r *linReading) labelled(x *check.Exchange, name string, token uint64, holder *string) {
 	if t := r.name(name).tokens[token]; t != nil && t.granted && holder != nil && *holder != t.label {
-		r.v.find("exchange %d tells %q to hold lease %q with token %d, which %q was granted", x.ID, *holder, name, token, t.label)
+		r.v.Find("exchange %d tells %q to hold lease %q with token %d, which %q was granted", x.ID, *holder, name, token, t.label)
 	}
 }
 
 // toldLast notes the newest token that a refusal tells.
-func (r *linReading) toldLast(x *Exchange, name string, p *wire.Problem) *uint64 {
+func (r *linReading) toldLast(x *check.Exchange, name string, p *wire.Problem) *uint64 {
 	if p.LastToken != nil {
 		r.told(x, name, *p.LastToken)
 	}
@@ -222,6 +225,11 @@ func (n *linName) unansweredBy(at int64) int {
 // milliseconds, rounded down.
 const clockGrain = int64(1_000_000)
 
+// until is the end of a time that was promised to a request.
+func (r *linReading) until(x *check.Exchange, ms uint64) int64 {
+	return x.Start + int64(float64(ms)*(1-r.drift)*float64(milli))
+}
+
 // endings adds the grants that only others saw, and the end of every lease that no
 // answer tells. Both are bounded by what was seen.
 func (r *linReading) endings() {
@@ -233,7 +241,7 @@ func (r *linReading) endings() {
 			if !t.granted {
 				op := &linOp{kind: linGrantSeen, name: name, token: token, ret: t.seen, limit: n.unansweredBy(t.seen)}
 				if op.limit == 0 {
-					r.v.find("token %d of lease %q was told, and no acquire can have been granted it", token, name)
+					r.v.Find("token %d of lease %q was told, and no acquire can have been granted it", token, name)
 					continue
 				}
 				op.call = n.unanswered[0]

@@ -1,4 +1,4 @@
-package check
+package replay
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"fencepost/cluster/check"
 	"fencepost/fsm/fsmpb"
 	"fencepost/httpapi/wire"
 )
@@ -39,7 +40,7 @@ const (
 
 // asked is an exchange, read as the API's contract says.
 type asked struct {
-	*Exchange
+	*check.Exchange
 	call  call
 	name  string // decoded, of the lease or key
 	query url.Values
@@ -52,7 +53,7 @@ type asked struct {
 }
 
 // read sorts an exchange. What is malformed asks for nothing.
-func read(x *Exchange) *asked {
+func read(x *check.Exchange) *asked {
 	a := &asked{Exchange: x, call: callOther, key: x.Key}
 	if a.key == "" {
 		a.key = x.Told[wire.HeaderIdempotencyKey] // of a 504

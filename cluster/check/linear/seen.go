@@ -1,9 +1,10 @@
-package check
+package linear
 
 import (
 	"encoding/json"
 	"net/http"
 
+	"fencepost/cluster/check"
 	"fencepost/httpapi/wire"
 )
 
@@ -22,7 +23,7 @@ func (r *linReading) cancel(c *linCall, acquires []*linCall, several bool) {
 		return
 	}
 	if told && a.Cancelled && of.held {
-		r.v.find("P10: exchange %d says that an acquire of %q is cancelled, exchanges %v that it was refused as held", x.ID, c.name, of.from())
+		r.v.Find("P10: exchange %d says that an acquire of %q is cancelled, exchanges %v that it was refused as held", x.ID, c.name, of.from())
 	}
 	if of.token == 0 {
 		return
@@ -42,7 +43,7 @@ func (r *linReading) cancel(c *linCall, acquires []*linCall, several bool) {
 }
 
 // seeLease reads a linearizable read of one lease.
-func (r *linReading) seeLease(x *Exchange, name string) {
+func (r *linReading) seeLease(x *check.Exchange, name string) {
 	switch {
 	case x.End == 0:
 	case x.Status == http.StatusNotFound:
@@ -53,14 +54,14 @@ func (r *linReading) seeLease(x *Exchange, name string) {
 			return
 		}
 		if l.Name != name {
-			r.v.find("exchange %d: a read of lease %q was answered with %q", x.ID, name, l.Name)
+			r.v.Find("exchange %d: a read of lease %q was answered with %q", x.ID, name, l.Name)
 			return
 		}
 		r.sawLease(x, &l)
 	}
 }
 
-func (r *linReading) sawLease(x *Exchange, l *wire.Lease) {
+func (r *linReading) sawLease(x *check.Exchange, l *wire.Lease) {
 	n := r.name(l.Name)
 	n.shared = n.shared || l.Slots > 1
 	last := r.told(x, l.Name, l.LastToken)
@@ -79,7 +80,7 @@ func (r *linReading) sawLease(x *Exchange, l *wire.Lease) {
 
 // seeLeases takes a list apart: that its leases were read at one instant, and that
 // none is missing, is left to Replay.
-func (r *linReading) seeLeases(x *Exchange) {
+func (r *linReading) seeLeases(x *check.Exchange) {
 	var page wire.Leases
 	if x.End == 0 || x.Status != http.StatusOK || !r.answer(x, &page) {
 		return
@@ -90,7 +91,7 @@ func (r *linReading) seeLeases(x *Exchange) {
 }
 
 // seeKeys does the same with keys.
-func (r *linReading) seeKeys(x *Exchange) {
+func (r *linReading) seeKeys(x *check.Exchange) {
 	var page wire.Keys
 	if x.End == 0 || x.Status != http.StatusOK || !r.answer(x, &page) {
 		return
@@ -102,13 +103,13 @@ func (r *linReading) seeKeys(x *Exchange) {
 }
 
 // seeKey reads a linearizable read of one key, in either form.
-func (r *linReading) seeKey(x *Exchange, key string) {
+func (r *linReading) seeKey(x *check.Exchange, key string) {
 	read := &linKeyRead{key: key, watermark: number(x.Told[wire.HeaderWatermark])}
 	switch {
 	case x.End == 0:
 	case x.Status == http.StatusNotFound:
 		if p := problemOf(x); value(p.Watermark) != read.watermark {
-			r.v.find("exchange %d: head and body of the answer tell two watermarks of key %q", x.ID, key)
+			r.v.Find("exchange %d: head and body of the answer tell two watermarks of key %q", x.ID, key)
 		}
 		r.add(&linOp{kind: linSeeKey, call: x.Start, ret: x.End, from: []int{x.ID}, absent: true, read: read})
 	case x.Status == http.StatusOK:
@@ -120,7 +121,7 @@ func (r *linReading) seeKey(x *Exchange, key string) {
 				return
 			}
 			if k.Key != key || k.Version != read.version || k.Token != read.token || k.Watermark != read.watermark {
-				r.v.find("exchange %d: head and body of the answer differ, or it is not key %q", x.ID, key)
+				r.v.Find("exchange %d: head and body of the answer differ, or it is not key %q", x.ID, key)
 			}
 		} else {
 			read.value = new(hashed(string(x.Answer), x.Told["Content-Type"]))
@@ -129,12 +130,12 @@ func (r *linReading) seeKey(x *Exchange, key string) {
 	}
 }
 
-func (r *linReading) sawKey(x *Exchange, read *linKeyRead, k *wire.Key) {
+func (r *linReading) sawKey(x *check.Exchange, read *linKeyRead, k *wire.Key) {
 	if k != nil && k.ValueBase64 != nil {
 		var b []byte
 		quoted, _ := json.Marshal(*k.ValueBase64)
 		if json.Unmarshal(quoted, &b) != nil {
-			r.v.find("exchange %d: the value of key %q is not base64", x.ID, read.key)
+			r.v.Find("exchange %d: the value of key %q is not base64", x.ID, read.key)
 			return
 		}
 		read.value = new(hashed(string(b), k.ContentType))

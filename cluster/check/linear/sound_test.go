@@ -1,4 +1,4 @@
-package check
+package linear
 
 import (
 	"maps"
@@ -13,7 +13,7 @@ func TestLinearFindsNothingInSoundHistories(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var s story
 			tell(&s)
-			if v := Linear(&s.h, t.TempDir()); len(v.Findings) > 0 {
+			if v := Judge(&s.h, t.TempDir()); len(v.Findings) > 0 {
 				t.Errorf("%s\n%q", v.Note, v.Findings)
 			}
 		})
@@ -66,12 +66,12 @@ func soundLeases() map[string]func(*story) {
 			taken(s.acquire(30, "a", 500), 540, 5)
 		},
 		"an acquire repeated": func(s *story) {
-			s.acquire(10, "a", 0).keyed("k1")
-			refused(s.acquire(20, "a", 0).keyed("k1"), 25, wire.Problem{Code: wire.CodeNoLeader})
-			granted(s.acquire(30, "a", 700).keyed("k1"), 40, "a", 5, 0, 0)
-			granted(s.acquire(50, "a", 0).keyed("k1"), 60, "a", 5, 0, 0)
+			keyed(s.acquire(10, "a", 0), "k1")
+			refused(keyed(s.acquire(20, "a", 0), "k1"), 25, wire.Problem{Code: wire.CodeNoLeader})
+			granted(keyed(s.acquire(30, "a", 700), "k1"), 40, "a", 5, 0, 0)
+			granted(keyed(s.acquire(50, "a", 0), "k1"), 60, "a", 5, 0, 0)
 			released(s.release(70, "a", 5), 80, true)
-			lost(s.acquire(90, "a", 0).keyed("k1"), 95, 5, 5, wire.ReasonReleased)
+			lost(keyed(s.acquire(90, "a", 0), "k1"), 95, 5, 5, wire.ReasonReleased)
 		},
 	}
 }
@@ -106,14 +106,14 @@ func soundUnanswered() map[string]func(*story) {
 			s.lease(60, 70, "a", 9, 5)
 		},
 		"cancelled": func(s *story) {
-			s.lease(10, 20, "a", 5, 0).keyed("k1")
+			keyed(s.lease(10, 20, "a", 5, 0), "k1")
 			s.cancel(30, 40, "a", "k1", true)
-			refused(s.acquire(41, "a", 0).keyed("k1"), 45, wire.Problem{Code: wire.CodeCancelled})
-			s.lease(50, 60, "a", 7, 5).keyed("k2")
+			refused(keyed(s.acquire(41, "a", 0), "k1"), 45, wire.Problem{Code: wire.CodeCancelled})
+			keyed(s.lease(50, 60, "a", 7, 5), "k2")
 			released(s.release(61, "a", 7), 62, true)
 			s.cancel(70, 80, "a", "k2", false)
 			s.cancel(90, 95, "a", "k3", true)
-			refused(s.acquire(96, "a", 0).keyed("k3"), 99, wire.Problem{Code: wire.CodeCancelled})
+			refused(keyed(s.acquire(96, "a", 0), "k3"), 99, wire.Problem{Code: wire.CodeCancelled})
 		},
 		"many renewed at once": func(s *story) {
 			s.lease(10, 20, "a", 5, 0)
@@ -131,14 +131,14 @@ func soundFences() map[string]func(*story) {
 			s.none(1, 2, "k", 0)
 			s.lease(10, 20, "a", 5, 0)
 			done(s.put(30, "k", "v", 5), 40, "k", 6, 5)
-			done(s.put(50, "k", "w", 5).with("If-Match", `"6"`), 60, "k", 7, 5)
-			refused(s.put(61, "k", "x", 5).with("If-None-Match", "*"), 65, wire.Problem{Code: wire.CodeVersionMismatch, Version: new(uint64(7))})
+			done(with(s.put(50, "k", "w", 5), "If-Match", `"6"`), 60, "k", 7, 5)
+			refused(with(s.put(61, "k", "x", 5), "If-None-Match", "*"), 65, wire.Problem{Code: wire.CodeVersionMismatch, Version: new(uint64(7))})
 			released(s.release(70, "a", 5), 80, true)
-			stale(s.put(81, "k", "x", 5).with(wire.HeaderFencingGuard, "held"), 82, 5, 5, wire.ReasonNotHeld)
+			stale(with(s.put(81, "k", "x", 5), wire.HeaderFencingGuard, "held"), 82, 5, 5, wire.ReasonNotHeld)
 			done(s.put(83, "k", "y", 5), 84, "k", 9, 5)
 			s.lease(90, 100, "a", 11, 5)
 			stale(s.put(110, "k", "z", 5), 120, 5, 5, wire.ReasonNotOnRecord)
-			stale(s.put(121, "k", "z", 5).with(wire.HeaderFencingLease, "a"), 122, 5, 5, wire.ReasonNewerIssued)
+			stale(with(s.put(121, "k", "z", 5), wire.HeaderFencingLease, "a"), 122, 5, 5, wire.ReasonNewerIssued)
 			s.get(130, 140, "k", "y", 9, 5, 5)
 			s.fence(150, 160, "k", 11)
 			s.get(161, 162, "k", "y", 9, 5, 11)
@@ -151,7 +151,7 @@ func soundFences() map[string]func(*story) {
 			s.lease(30, 40, "b", 6, 0)
 			done(s.put(50, "k", "v", 6), 60, "k", 7, 6)
 			stale(s.put(70, "k", "w", 5), 80, 5, 6, wire.ReasonBelowWatermark)
-			stale(s.put(81, "k", "w", 6).with(wire.HeaderFencingLease, "a"), 82, 6, 6, wire.ReasonWrongLease)
+			stale(with(s.put(81, "k", "w", 6), wire.HeaderFencingLease, "a"), 82, 6, 6, wire.ReasonWrongLease)
 			refused(s.put(83, "k", "w", 99), 84, wire.Problem{Code: wire.CodeTokenNotIssued, Token: 99, Watermark: new(uint64(6))})
 			stale(s.put(85, "k", "w", 3), 86, 3, 6, wire.ReasonNotOnRecord)
 		},
@@ -175,7 +175,7 @@ func soundWrites() map[string]func(*story) {
 			s.get(60, 70, "k", "v", 6, 5, 5)
 			s.put(80, "k", "w", 5) // never
 			s.get(90, 100, "k", "v", 6, 5, 5)
-			s.ask(110, "DELETE", "/v1/kv/k", "").with(wire.HeaderFencingToken, "5")
+			with(s.ask(110, "DELETE", "/v1/kv/k", ""), wire.HeaderFencingToken, "5")
 			s.get(120, 130, "k", "v", 6, 5, 5)
 			s.none(140, 150, "k", 5)
 			s.put(160, "k", "same", 5)
@@ -185,12 +185,12 @@ func soundWrites() map[string]func(*story) {
 		},
 		"a write repeated": func(s *story) {
 			s.lease(10, 20, "a", 5, 0)
-			s.put(30, "k", "v", 5).keyed("w")
-			done(s.put(50, "k", "v", 5).keyed("w"), 60, "k", 6, 5)
+			keyed(s.put(30, "k", "v", 5), "w")
+			done(keyed(s.put(50, "k", "v", 5), "w"), 60, "k", 6, 5)
 			done(s.put(70, "k", "z", 5), 80, "k", 8, 5)
-			done(s.put(90, "k", "v", 5).keyed("w"), 95, "k", 6, 5)
+			done(keyed(s.put(90, "k", "v", 5), "w"), 95, "k", 6, 5)
 			s.get(100, 110, "k", "z", 8, 5, 5)
-			refused(s.put(111, "k", "other", 5).keyed("w"), 112, wire.Problem{Code: wire.CodeKeyReused})
+			refused(keyed(s.put(111, "k", "other", 5), "w"), 112, wire.Problem{Code: wire.CodeKeyReused})
 		},
 		"transactions": func(s *story) {
 			s.lease(10, 20, "a", 5, 0)

@@ -1,4 +1,4 @@
-package check
+package replay
 
 import (
 	"bufio"
@@ -19,17 +19,18 @@ import (
 	"time"
 
 	"fencepost/cluster/bubble"
+	"fencepost/cluster/check"
 	"fencepost/httpapi"
 	"fencepost/httpapi/wire"
 )
 
 // soundRun is a history of so many clients that make so many calls each, of the real
 // state machine behind the real API, in fake time and on a bad network; and its log.
-func soundRun(t *testing.T, seed uint64, clients, calls int) (h *History, log []Entry) {
+func soundRun(t *testing.T, seed uint64, clients, calls int) (h *check.History, log []check.Entry) {
 	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
-		n, rec := newNode(), NewRecorder()
+		n, rec := newNode(), check.NewRecorder()
 		api := httpapi.New(n, httpapi.Options{})
 		var work, rest sync.WaitGroup
 		rest.Go(func() { n.keepTime(ctx) })
@@ -62,7 +63,7 @@ type badNetwork struct {
 	api    http.Handler
 	random *rand.Rand // of one client
 	rest   *sync.WaitGroup
-	rec    *Recorder
+	rec    *check.Recorder
 }
 
 func (b *badNetwork) RoundTrip(q *http.Request) (*http.Response, error) {
@@ -107,10 +108,10 @@ func (d direct) RoundTrip(q *http.Request) (*http.Response, error) {
 }
 
 // watch follows all events with streams that break.
-func watch(ctx context.Context, api http.Handler, rec *Recorder, i int) {
-	s := &Stream{Renewals: true}
+func watch(ctx context.Context, api http.Handler, rec *check.Recorder, i int) {
+	s := &check.Stream{Renewals: true}
 	for reached := uint64(0); ctx.Err() == nil; reached = max(reached, s.Reached) {
-		s = &Stream{Watcher: fmt.Sprint("w", i), Start: rec.Now(), From: reached + 1, Renewals: i != 0, Kind: []string{"", "lease", "kv,refusal"}[i]}
+		s = &check.Stream{Watcher: fmt.Sprint("w", i), Start: rec.Now(), From: reached + 1, Renewals: i != 0, Kind: []string{"", "lease", "kv,refusal"}[i]}
 		part, cut := context.WithTimeout(ctx, 3*time.Second)
 		url := fmt.Sprintf("http://n/v1/watch?from=%d&renewals=%v", s.From, s.Renewals)
 		if s.Kind != "" {
@@ -124,7 +125,7 @@ func watch(ctx context.Context, api http.Handler, rec *Recorder, i int) {
 			api.ServeHTTP(w, q)
 			out.Close()
 		}()
-		s.read(in, rec)
+		readStream(s, in, rec)
 		cut()
 		if s.Status = w.status; s.Status != 0 {
 			rec.AddStream(s)
@@ -144,9 +145,9 @@ func (w *streamWriter) Write(b []byte) (int, error) { return w.to.Write(b) }
 func (w *streamWriter) Flush()                      {}
 
 // read takes what comes until the stream ends.
-func (s *Stream) read(in io.Reader, rec *Recorder) {
+func readStream(s *check.Stream, in io.Reader, rec *check.Recorder) {
 	lines := bufio.NewScanner(in)
-	var event StreamedEvent
+	var event check.StreamedEvent
 	for lines.Scan() {
 		name, value, _ := strings.Cut(lines.Text(), ": ")
 		switch name {
@@ -162,7 +163,7 @@ func (s *Stream) read(in io.Reader, rec *Recorder) {
 				event.At = rec.Now()
 				s.Events = append(s.Events, event)
 			}
-			event = StreamedEvent{}
+			event = check.StreamedEvent{}
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package check
+package replay
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 
+	"fencepost/cluster/check"
 	"fencepost/fsm/fsmpb"
 	"fencepost/fsm/model"
 	"fencepost/httpapi/wire"
@@ -15,7 +16,7 @@ import (
 
 // judgeDecided finds the outcome that an answer rests on: of the attempt's own entry,
 // or, if it waited, of the entry that decided its request.
-func (r *replay) judgeDecided(a *asked, e Entry, own *attempt, o *fsmpb.Outcome, events []model.Event) {
+func (r *replay) judgeDecided(a *asked, e check.Entry, own *attempt, o *fsmpb.Outcome, events []model.Event) {
 	if own != nil && r.isOwn(a, e, own) {
 		r.compare(a, o, o.Index != e.Index || o.Attempt > 1)
 		return
@@ -34,7 +35,7 @@ func (r *replay) judgeDecided(a *asked, e Entry, own *attempt, o *fsmpb.Outcome,
 		r.compare(a, decided, decided.Attempt > 1)
 		return
 	}
-	r.kept.find("%v, key %q: that entry is of something else, %v", a, a.key, e.Command)
+	r.kept.Find("%v, key %q: that entry is of something else, %v", a, a.key, e.Command)
 }
 
 // waited says whether the request with this id waited, and a is an attempt at it.
@@ -59,7 +60,7 @@ func positions(rs []*fsmpb.Renewal) map[renewal][]int {
 
 // judgeRenewals looks for those that were asked for, one behind the other, in the
 // entry; there may be several such places, of which one must tell the answer.
-func (r *replay) judgeRenewals(a *asked, e Entry, o *fsmpb.Outcome, at map[renewal][]int) {
+func (r *replay) judgeRenewals(a *asked, e check.Entry, o *fsmpb.Outcome, at map[renewal][]int) {
 	in := e.Command.GetRenew().GetRenewals()
 	best := ""
 	for _, i := range at[renewalOf(a.renewals[0])] {
@@ -76,9 +77,9 @@ func (r *replay) judgeRenewals(a *asked, e Entry, o *fsmpb.Outcome, at map[renew
 	}
 	switch {
 	case best != "":
-		r.answers.find("%v: %s", a, best)
+		r.answers.Find("%v: %s", a, best)
 	case a.decided():
-		r.kept.find("%v: that entry does not have the renewals asked for: %v", a, e.Command)
+		r.kept.Find("%v: that entry does not have the renewals asked for: %v", a, e.Command)
 	}
 }
 
@@ -88,7 +89,7 @@ func (r *replay) compare(a *asked, o *fsmpb.Outcome, repetition bool) {
 		v = &r.once
 	}
 	if difference := a.differs(o); difference != "" {
-		v.find("%v, key %q: %s", a, a.key, difference)
+		v.Find("%v, key %q: %s", a, a.key, difference)
 	}
 }
 
@@ -109,11 +110,11 @@ func (r *replay) noteAnswers() {
 	for _, attempts := range r.own {
 		repeated += len(attempts) - 1
 	}
-	r.kept.note("%d acknowledged leases and writes", acquired+written)
-	r.answers.note("%d answers", decided)
-	r.once.note("%d entries of repeated requests", repeated)
+	r.kept.Count("%d acknowledged leases and writes", acquired+written)
+	r.answers.Count("%d answers", decided)
+	r.once.Count("%d entries of repeated requests", repeated)
 	if acquired == 0 || written == 0 {
-		r.kept.find("%d leases and %d writes were acknowledged, which shows nothing", acquired, written)
+		r.kept.Find("%d leases and %d writes were acknowledged, which shows nothing", acquired, written)
 	}
 }
 

@@ -1,4 +1,5 @@
-package check
+// Package replay is the judge of a run that goes through its log.
+package replay
 
 import (
 	"cmp"
@@ -7,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"fencepost/cluster/check"
 	"fencepost/fsm/fsmpb"
 	"fencepost/fsm/model"
 )
@@ -25,7 +27,7 @@ type replay struct {
 	promises *promises
 	honoured *honoured
 
-	kept, answers, once, reading, realTime, phantom, surplus Verdict
+	kept, answers, once, reading, realTime, phantom, surplus check.Verdict
 }
 
 // An attempt is an entry of a client's request.
@@ -36,11 +38,11 @@ type attempt struct {
 	code  fsmpb.Code
 }
 
-// Replay goes through the complete committed log, from its first entry on, and
+// Judge goes through the complete committed log, from its first entry on, and
 // compares every answer with what its entry decided, and every read with the state
 // at its index. What clients may count on beyond single answers is judged beside.
 // Every verdict is named after its promise. It takes linear time, but for sorting.
-func Replay(h *History, entries []Entry) []*Verdict {
+func Judge(h *check.History, entries []check.Entry) []*check.Verdict {
 	r := newReplay(h)
 	read := 0
 	for _, e := range entries {
@@ -60,7 +62,7 @@ func Replay(h *History, entries []Entry) []*Verdict {
 	}
 	for _, a := range r.reads[read:] {
 		if a.Index > last {
-			r.reading.find("%v: the log ends at %d", a, last)
+			r.reading.Find("%v: the log ends at %d", a, last)
 		} else {
 			r.judgeRead(a)
 		}
@@ -72,18 +74,18 @@ func Replay(h *History, entries []Entry) []*Verdict {
 	return r.verdicts(h)
 }
 
-func newReplay(h *History) *replay {
+func newReplay(h *check.History) *replay {
 	seen := newVisibility(h)
 	r := &replay{
 		m: model.New(), at: map[uint64][]*asked{}, own: map[requestID][]attempt{}, unkeyed: map[requestID][]attempt{},
 		requests: newRequests(), promises: newPromises(), honoured: newHonoured(seen),
-		kept:     Verdict{Name: "P9 what was acknowledged is in the log"},
-		answers:  Verdict{Name: "P10 an answer is what its entry decided"},
-		once:     Verdict{Name: "P11 a repetition tells the first outcome"},
-		reading:  Verdict{Name: "P9 a read tells the state at its index"},
-		realTime: Verdict{Name: "P9 the order of the log is that of real time"},
-		phantom:  Verdict{Name: "P10 every entry was asked for"},
-		surplus:  Verdict{Name: "P10 refused left no entry"},
+		kept:     check.Verdict{Name: "P9 what was acknowledged is in the log"},
+		answers:  check.Verdict{Name: "P10 an answer is what its entry decided"},
+		once:     check.Verdict{Name: "P11 a repetition tells the first outcome"},
+		reading:  check.Verdict{Name: "P9 a read tells the state at its index"},
+		realTime: check.Verdict{Name: "P9 the order of the log is that of real time"},
+		phantom:  check.Verdict{Name: "P10 every entry was asked for"},
+		surplus:  check.Verdict{Name: "P10 refused left no entry"},
 	}
 	for _, x := range h.Exchanges {
 		a := read(x)
@@ -100,7 +102,7 @@ func newReplay(h *History) *replay {
 	return r
 }
 
-func (r *replay) apply(e Entry) {
+func (r *replay) apply(e check.Entry) {
 	o, events := r.m.Apply(e.Index, e.Term, e.Command)
 	r.events = append(r.events, events...)
 	r.requests.see(e, &r.phantom)
@@ -125,7 +127,7 @@ func (r *replay) apply(e Entry) {
 }
 
 // noteAttempt keeps the entries of clients' requests; nil: it is none.
-func (r *replay) noteAttempt(e Entry, o *fsmpb.Outcome) *attempt {
+func (r *replay) noteAttempt(e check.Entry, o *fsmpb.Outcome) *attempt {
 	q, ofClient := clientRequest(e.Command)
 	if !ofClient {
 		return nil
@@ -155,7 +157,7 @@ func principal(c *fsmpb.Command) string {
 }
 
 // isOwn says whether an entry is of an attempt at what a asks for.
-func (r *replay) isOwn(a *asked, e Entry, own *attempt) bool {
+func (r *replay) isOwn(a *asked, e check.Entry, own *attempt) bool {
 	if own.wants != a.wants {
 		return false
 	}
@@ -173,30 +175,30 @@ func (r *replay) isOwn(a *asked, e Entry, own *attempt) bool {
 func (r *replay) notDecided(index uint64, why string) {
 	for _, a := range r.at[index] {
 		if a.decided() {
-			r.kept.find("%v: that entry %s", a, why)
+			r.kept.Find("%v: that entry %s", a, why)
 		}
 	}
 }
 
-func (r *replay) verdicts(h *History) []*Verdict {
+func (r *replay) verdicts(h *check.History) []*check.Verdict {
 	r.noteAnswers()
-	r.reading.note("%d reads", len(r.reads))
+	r.reading.Count("%d reads", len(r.reads))
 	r.judgeRealTime()
 	r.requests.judge(&r.surplus, &r.phantom)
 	r.promises.tokens(r.asked, r.reads)
-	all := []*Verdict{&r.kept, &r.answers, &r.once, &r.reading, &r.realTime, &r.surplus, &r.phantom}
+	all := []*check.Verdict{&r.kept, &r.answers, &r.once, &r.reading, &r.realTime, &r.surplus, &r.phantom}
 	all = append(all, r.promises.verdicts()...)
 	return append(all, r.honoured.judge(r.asked, h.Drift), judgeStreams(h.Streams, r.events, r.m.Index))
 }
 
 // Agreement compares the logs of nodes, by their names, where they have the same
 // indexes: each entry has one term and one command.
-func Agreement(logs map[string][]Entry) *Verdict {
+func Agreement(logs map[string][]check.Entry) *check.Verdict {
 	type copy struct {
-		Entry
+		check.Entry
 		node string
 	}
-	v := &Verdict{Name: "P14 the logs agree"}
+	v := &check.Verdict{Name: "P14 the logs agree"}
 	first, compared := map[uint64]copy{}, 0
 	for _, node := range slices.Sorted(maps.Keys(logs)) {
 		for _, e := range logs[node] {
@@ -207,12 +209,12 @@ func Agreement(logs map[string][]Entry) *Verdict {
 			}
 			compared++
 			if was.Term != e.Term || (was.Command == nil) != (e.Command == nil) || !proto.Equal(was.Command, e.Command) {
-				v.find("entry %d is %v of term %d at %s, and %v of term %d at %s", e.Index, was.Command, was.Term, was.node, e.Command, e.Term, node)
+				v.Find("entry %d is %v of term %d at %s, and %v of term %d at %s", e.Index, was.Command, was.Term, was.node, e.Command, e.Term, node)
 			}
 		}
 	}
-	if v.note("%d entries were compared", compared); compared == 0 && len(logs) > 1 {
-		v.find("no two of %d logs have an index in common", len(logs))
+	if v.Count("%d entries were compared", compared); compared == 0 && len(logs) > 1 {
+		v.Find("no two of %d logs have an index in common", len(logs))
 	}
 	return v
 }

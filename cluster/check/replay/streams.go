@@ -1,4 +1,4 @@
-package check
+package replay
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"fencepost/cluster/check"
 	"fencepost/fsm/model"
 	"fencepost/httpapi/wire"
 )
@@ -18,9 +19,9 @@ import (
 // the log in their order, from where it began. A resume may bring the events of one
 // entry a second time, but then all of them. all are the model's, last the index of
 // the last entry.
-func judgeStreams(streams []*Stream, all []model.Event, last uint64) *Verdict {
-	v := &Verdict{Name: "P13 watchers miss nothing"}
-	of := map[string][]*Stream{}
+func judgeStreams(streams []*check.Stream, all []model.Event, last uint64) *check.Verdict {
+	v := &check.Verdict{Name: "P13 watchers miss nothing"}
+	of := map[string][]*check.Stream{}
 	for _, s := range streams {
 		of[s.Watcher] = append(of[s.Watcher], s)
 	}
@@ -31,7 +32,7 @@ func judgeStreams(streams []*Stream, all []model.Event, last uint64) *Verdict {
 	slices.Sort(watchers)
 	events := 0
 	for _, w := range watchers {
-		slices.SortStableFunc(of[w], func(a, b *Stream) int { return cmp.Compare(a.Start, b.Start) })
+		slices.SortStableFunc(of[w], func(a, b *check.Stream) int { return cmp.Compare(a.Start, b.Start) })
 		var reached uint64 // 0: nowhere yet, or it was told to list again
 		for _, s := range of[w] {
 			if s.Status != http.StatusOK {
@@ -41,13 +42,13 @@ func judgeStreams(streams []*Stream, all []model.Event, last uint64) *Verdict {
 				continue
 			}
 			if reached > 0 && s.From > reached+1 {
-				v.find("%s had all up to index %d and went on from %d", w, reached, s.From)
+				v.Find("%s had all up to index %d and went on from %d", w, reached, s.From)
 			}
 			if s.Reached > last {
-				v.find("%s was told that it has all up to index %d, and the log ends at %d", w, s.Reached, last)
+				v.Find("%s was told that it has all up to index %d, and the log ends at %d", w, s.Reached, last)
 			}
-			if difference := s.differs(all); difference != "" {
-				v.find("%s, stream from %d: %s", w, s.From, difference)
+			if difference := streamDiffers(s, all); difference != "" {
+				v.Find("%s, stream from %d: %s", w, s.From, difference)
 			}
 			events += len(s.Events)
 			if n := len(s.Events); n > 0 && s.Events[n-1].Event == wire.EventCompacted {
@@ -57,12 +58,12 @@ func judgeStreams(streams []*Stream, all []model.Event, last uint64) *Verdict {
 			}
 		}
 	}
-	v.note("%d events", events)
+	v.Count("%d events", events)
 	return v
 }
 
 // differs compares one stream with the events it must have.
-func (s *Stream) differs(all []model.Event) string {
+func streamDiffers(s *check.Stream, all []model.Event) string {
 	got := s.Events
 	if n := len(got); n > 0 && got[n-1].Event == wire.EventCompacted {
 		got = got[:n-1]
@@ -80,19 +81,19 @@ func (s *Stream) differs(all []model.Event) string {
 	}
 	i, _ := slices.BinarySearchFunc(all, begin, func(e model.Event, index uint64) int { return cmp.Compare(e.Index, index) })
 	for _, e := range got {
-		for i < len(all) && !s.selects(&all[i]) {
+		for i < len(all) && !selects(s, &all[i]) {
 			i++
 		}
 		if i == len(all) {
 			return fmt.Sprintf("%s %s came after all events of the log", e.Event, e.Data)
 		}
-		if difference := eventDiffers(e, &all[i], s.isLast(all, i)); difference != "" {
+		if difference := eventDiffers(e, &all[i], isLast(s, all, i)); difference != "" {
 			return difference
 		}
 		i++
 	}
 	for ; i < len(all) && all[i].Index <= s.Reached; i++ {
-		if s.selects(&all[i]) {
+		if selects(s, &all[i]) {
 			return fmt.Sprintf("it ended at index %d without %+v", s.Reached, all[i])
 		}
 	}
@@ -100,16 +101,16 @@ func (s *Stream) differs(all []model.Event) string {
 }
 
 // isLast says whether no other event of the entry is selected after this one.
-func (s *Stream) isLast(all []model.Event, i int) bool {
+func isLast(s *check.Stream, all []model.Event, i int) bool {
 	for k := i + 1; k < len(all) && all[k].Index == all[i].Index; k++ {
-		if s.selects(&all[k]) {
+		if selects(s, &all[k]) {
 			return false
 		}
 	}
 	return true
 }
 
-func (s *Stream) selects(e *model.Event) bool {
+func selects(s *check.Stream, e *model.Event) bool {
 	kind := wire.WatchLease
 	switch e.Kind {
 	case model.Renewed:
@@ -124,7 +125,7 @@ func (s *Stream) selects(e *model.Event) bool {
 	return strings.HasPrefix(e.Name, s.Prefix) && (s.Kind == "" || slices.Contains(strings.Split(s.Kind, ","), kind))
 }
 
-func eventDiffers(got StreamedEvent, want *model.Event, last bool) string {
+func eventDiffers(got check.StreamedEvent, want *model.Event, last bool) string {
 	var event wire.Event
 	d := json.NewDecoder(bytes.NewReader(got.Data))
 	d.DisallowUnknownFields()

@@ -1,10 +1,11 @@
-package check
+package replay
 
 import (
 	"encoding/json"
 	"net/http"
 	"strconv"
 
+	"fencepost/cluster/check"
 	"fencepost/fsm/model"
 	"fencepost/httpapi/wire"
 )
@@ -12,7 +13,7 @@ import (
 // promises are those that can be judged by what happened, entry by entry, whoever
 // says so: the model's own events, and what clients were told of tokens.
 type promises struct {
-	order, grants, holders, queue, watermarks Verdict
+	order, grants, holders, queue, watermarks check.Verdict
 
 	index, token   uint64 // of the last entry; the newest token
 	granted        int
@@ -26,28 +27,28 @@ type promises struct {
 
 func newPromises() *promises {
 	return &promises{
-		order:      Verdict{Name: "P1 order"},
-		grants:     Verdict{Name: "P2 one entry, one grant"},
-		holders:    Verdict{Name: "P3 one holder"},
-		watermarks: Verdict{Name: "P5 watermarks never fall"},
-		queue:      Verdict{Name: "P12 first come, first served"},
+		order:      check.Verdict{Name: "P1 order"},
+		grants:     check.Verdict{Name: "P2 one entry, one grant"},
+		holders:    check.Verdict{Name: "P3 one holder"},
+		watermarks: check.Verdict{Name: "P5 watermarks never fall"},
+		queue:      check.Verdict{Name: "P12 first come, first served"},
 		slots:      map[string]uint64{}, used: map[string]uint64{}, takes: map[uint64]uint64{},
 		queues: map[string][]uint64{}, marks: map[string]uint64{},
 	}
 }
 
-func (p *promises) verdicts() []*Verdict {
-	p.order.note("%d entries with a command", p.entries)
-	p.grants.note("%d grants", p.granted)
-	p.holders.note("%d grants", p.granted)
-	p.watermarks.note("%d writes and fences", p.marked)
-	p.queue.note("%d waiters", p.waited)
-	return []*Verdict{&p.order, &p.grants, &p.holders, &p.watermarks, &p.queue}
+func (p *promises) verdicts() []*check.Verdict {
+	p.order.Count("%d entries with a command", p.entries)
+	p.grants.Count("%d grants", p.granted)
+	p.holders.Count("%d grants", p.granted)
+	p.watermarks.Count("%d writes and fences", p.marked)
+	p.queue.Count("%d waiters", p.waited)
+	return []*check.Verdict{&p.order, &p.grants, &p.holders, &p.watermarks, &p.queue}
 }
 
-func (p *promises) see(e Entry, events []model.Event) {
+func (p *promises) see(e check.Entry, events []model.Event) {
 	if e.Index <= p.index {
-		p.order.find("entry %d comes after entry %d", e.Index, p.index)
+		p.order.Find("entry %d comes after entry %d", e.Index, p.index)
 	}
 	p.index = e.Index
 	p.entries++
@@ -56,7 +57,7 @@ func (p *promises) see(e Entry, events []model.Event) {
 		switch ev.Kind {
 		case model.Granted:
 			if grants++; grants > 1 {
-				p.grants.find("entry %d grants %d leases", e.Index, grants)
+				p.grants.Find("entry %d grants %d leases", e.Index, grants)
 			}
 			p.grant(e, ev)
 		case model.Released, model.Expired:
@@ -70,17 +71,17 @@ func (p *promises) see(e Entry, events []model.Event) {
 		case model.Put, model.Deleted, model.Fenced:
 			p.marked++
 			if was := p.marks[ev.Name]; ev.Watermark < was {
-				p.watermarks.find("entry %d lowers the watermark of %s from %d to %d", e.Index, ev.Name, was, ev.Watermark)
+				p.watermarks.Find("entry %d lowers the watermark of %s from %d to %d", e.Index, ev.Name, was, ev.Watermark)
 			}
 			p.marks[ev.Name] = ev.Watermark
 		}
 	}
 }
 
-func (p *promises) grant(e Entry, ev model.Event) {
+func (p *promises) grant(e check.Entry, ev model.Event) {
 	p.granted++
 	if ev.Token <= p.token || ev.Token != e.Index {
-		p.order.find("entry %d grants token %d after token %d", e.Index, ev.Token, p.token)
+		p.order.Find("entry %d grants token %d after token %d", e.Index, ev.Token, p.token)
 	}
 	p.token = ev.Token
 	if p.used[ev.Name] == 0 {
@@ -88,14 +89,14 @@ func (p *promises) grant(e Entry, ev model.Event) {
 	}
 	p.takes[ev.Token] = ev.Take
 	if p.used[ev.Name] += ev.Take; p.used[ev.Name] > p.slots[ev.Name] {
-		p.holders.find("entry %d: %d slots of %s are taken, which has %d", e.Index, p.used[ev.Name], ev.Name, p.slots[ev.Name])
+		p.holders.Find("entry %d: %d slots of %s are taken, which has %d", e.Index, p.used[ev.Name], ev.Name, p.slots[ev.Name])
 	}
 	waiting := p.queues[ev.Name]
 	switch {
 	case ev.Ticket == 0 && len(waiting) > 0:
-		p.queue.find("entry %d grants %s past %d who wait", e.Index, ev.Name, len(waiting))
+		p.queue.Find("entry %d grants %s past %d who wait", e.Index, ev.Name, len(waiting))
 	case ev.Ticket != 0 && (len(waiting) == 0 || waiting[0] != ev.Ticket):
-		p.queue.find("entry %d grants %s to ticket %d, and tickets %v wait", e.Index, ev.Name, ev.Ticket, waiting)
+		p.queue.Find("entry %d grants %s to ticket %d, and tickets %v wait", e.Index, ev.Name, ev.Ticket, waiting)
 	}
 	if ev.Ticket != 0 {
 		p.leave(ev)
@@ -111,7 +112,7 @@ func (p *promises) leave(ev model.Event) {
 			return
 		}
 	}
-	p.queue.find("entry %d: ticket %d of %s is not in its queue", ev.Index, ev.Ticket, ev.Name)
+	p.queue.Find("entry %d: ticket %d of %s is not in its queue", ev.Index, ev.Ticket, ev.Name)
 }
 
 // tokens looks at the answers alone: no token is above the index at which it is
@@ -128,12 +129,12 @@ func (p *promises) tokens(all, reads []*asked) {
 			continue
 		}
 		if got.Token > a.Index {
-			p.order.find("%v, token %d, which is above its index", a, got.Token)
+			p.order.Find("%v, token %d, which is above its index", a, got.Token)
 		}
 		if was := told[got.Token]; was == nil {
 			told[got.Token] = a
 		} else if was.id() != a.id() || a.key == "" {
-			p.grants.find("token %d was told to two requests: %v, and %v", got.Token, was, a)
+			p.grants.Find("token %d was told to two requests: %v, and %v", got.Token, was, a)
 		}
 	}
 	marks := map[string]uint64{}
@@ -143,7 +144,7 @@ func (p *promises) tokens(all, reads []*asked) {
 			continue
 		}
 		if mark < marks[a.name] {
-			p.watermarks.find("%v: watermark %d, after one of %d", a, mark, marks[a.name])
+			p.watermarks.Find("%v: watermark %d, after one of %d", a, mark, marks[a.name])
 		}
 		marks[a.name] = mark
 	}

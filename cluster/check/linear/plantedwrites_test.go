@@ -1,4 +1,4 @@
-package check
+package linear
 
 import "fencepost/httpapi/wire"
 
@@ -19,12 +19,12 @@ func plantedWrites() map[string]planted {
 		"P4: guard held without holding": {"put k with 9", func(s *story) {
 			written(s)
 			released(s.release(110, "a", 9), 120, true)
-			done(s.put(130, "k", "x", 9).with(wire.HeaderFencingGuard, "held"), 140, "k", 14, 9)
+			done(with(s.put(130, "k", "x", 9), wire.HeaderFencingGuard, "held"), 140, "k", 14, 9)
 		}},
 		"another lease's token is accepted under the name": {"put k with 6", func(s *story) {
 			s.lease(10, 20, "a", 5, 0)
 			s.lease(10, 20, "b", 6, 0)
-			done(s.put(30, "k", "x", 6).with(wire.HeaderFencingLease, "a"), 40, "k", 7, 6)
+			done(with(s.put(30, "k", "x", 6), wire.HeaderFencingLease, "a"), 40, "k", 7, 6)
 		}},
 		"P6: a token that was never issued is accepted": {"P6", func(s *story) {
 			written(s)
@@ -36,7 +36,7 @@ func plantedWrites() map[string]planted {
 		}},
 		"the holder is refused as not_held": {"not_held", func(s *story) {
 			written(s)
-			stale(s.put(110, "k", "x", 9).with(wire.HeaderFencingGuard, "held"), 120, 9, 9, wire.ReasonNotHeld)
+			stale(with(s.put(110, "k", "x", 9), wire.HeaderFencingGuard, "held"), 120, 9, 9, wire.ReasonNotHeld)
 			renewed(s.renew(130, "a", 9), 140, "a", 9)
 		}},
 		"an issued token is refused as not issued": {"token_not_issued", func(s *story) {
@@ -45,11 +45,11 @@ func plantedWrites() map[string]planted {
 		}},
 		"a version that matches is refused": {"version_mismatch", func(s *story) {
 			written(s)
-			refused(s.put(110, "k", "x", 9).with("If-Match", `"10"`), 120, wire.Problem{Code: wire.CodeVersionMismatch, Version: new(uint64(6))})
+			refused(with(s.put(110, "k", "x", 9), "If-Match", `"10"`), 120, wire.Problem{Code: wire.CodeVersionMismatch, Version: new(uint64(6))})
 		}},
 		"a version that does not match is accepted": {"put k if 6 with 9", func(s *story) {
 			written(s)
-			done(s.put(110, "k", "x", 9).with("If-Match", `"6"`), 120, "k", 13, 9)
+			done(with(s.put(110, "k", "x", 9), "If-Match", `"6"`), 120, "k", 13, 9)
 		}},
 		"P10: refused as unavailable, and applied": {"no order", func(s *story) {
 			written(s)

@@ -1,4 +1,4 @@
-package check
+package replay
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"fencepost/cluster"
+	"fencepost/cluster/check"
 	"fencepost/fsm"
 	"fencepost/fsm/fsmpb"
 )
@@ -20,7 +21,7 @@ type node struct {
 
 	mu      sync.Mutex // guards what follows
 	state   *fsm.State
-	log     []Entry
+	log     []check.Entry
 	decided map[string]cluster.Reply[*fsmpb.Outcome] // of requests that waited
 	changed chan struct{}                            // closed at each entry
 }
@@ -35,10 +36,10 @@ func newNode() *node {
 }
 
 // entries are the log so far.
-func (n *node) entries() []Entry {
+func (n *node) entries() []check.Entry {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return append([]Entry(nil), n.log...)
+	return append([]check.Entry(nil), n.log...)
 }
 
 func (n *node) apply(c *fsmpb.Command) cluster.Reply[*fsmpb.Outcome] {
@@ -60,11 +61,11 @@ func (n *node) advance() {
 func (n *node) commit(c *fsmpb.Command) cluster.Reply[*fsmpb.Outcome] {
 	index := n.state.Index() + 1
 	if index%50 == 3 {
-		n.log = append(n.log, Entry{Index: index, Term: 1})
+		n.log = append(n.log, check.Entry{Index: index, Term: 1})
 		index++
 	}
 	c.NowMs, c.Term = uint64(time.Since(n.began).Milliseconds()), 1
-	n.log = append(n.log, Entry{index, 1, proto.CloneOf(c)})
+	n.log = append(n.log, check.Entry{Index: index, Term: 1, Command: proto.CloneOf(c)})
 	o, events, err := n.state.Apply(index, 1, c)
 	if err != nil {
 		panic(err)

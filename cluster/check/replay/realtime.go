@@ -1,9 +1,11 @@
-package check
+package replay
 
 import (
 	"cmp"
 	"encoding/json"
 	"slices"
+
+	"fencepost/cluster/check"
 )
 
 // judgeRealTime checks that the order of the log is one of real time. An entry that
@@ -38,12 +40,12 @@ func (r *replay) judgeRealTime() {
 		}
 		switch {
 		case a.decided() && seen != nil && a.Index <= seen.Index:
-			r.realTime.find("%v was sent after there was an answer at index %d: %v", a, seen.Index, seen)
+			r.realTime.Find("%v was sent after there was an answer at index %d: %v", a, seen.Index, seen)
 		case !a.decided() && linear != nil && a.Index < linear.Index:
-			r.realTime.find("%v was sent after there was an answer at index %d: %v", a, linear.Index, linear)
+			r.realTime.Find("%v was sent after there was an answer at index %d: %v", a, linear.Index, linear)
 		}
 	}
-	r.realTime.note("%d exchanges", len(byStart))
+	r.realTime.Count("%d exchanges", len(byStart))
 }
 
 // visibility is by when entries have been seen to be committed.
@@ -58,7 +60,7 @@ type sighting struct {
 	by    string
 }
 
-func newVisibility(h *History) *visibility {
+func newVisibility(h *check.History) *visibility {
 	var all []sighting
 	for _, x := range h.Exchanges {
 		if x.End != 0 && x.Index != 0 {

@@ -1,10 +1,11 @@
-package check
+package replay
 
 import (
 	"encoding/json"
 	"net/http"
 	"time"
 
+	"fencepost/cluster/check"
 	"fencepost/fsm/fsmpb"
 	"fencepost/fsm/model"
 	"fencepost/httpapi/wire"
@@ -37,7 +38,7 @@ func (p *honoured) end(token, index uint64, how string) {
 }
 
 // see notes what an entry takes for over.
-func (p *honoured) see(e Entry, o *fsmpb.Outcome, events []model.Event) {
+func (p *honoured) see(e check.Entry, o *fsmpb.Outcome, events []model.Event) {
 	for _, ev := range events {
 		switch {
 		case ev.Kind == model.Expired:
@@ -55,8 +56,8 @@ func (p *honoured) see(e Entry, o *fsmpb.Outcome, events []model.Event) {
 
 // judge compares what was promised with when the end could first be seen. Until then
 // it may not have been committed, so that is in the cluster's favour.
-func (p *honoured) judge(all []*asked, drift float64) *Verdict {
-	v := &Verdict{Name: "P7 no early end"}
+func (p *honoured) judge(all []*asked, drift float64) *check.Verdict {
+	v := &check.Verdict{Name: "P7 no early end"}
 	promised := 0
 	for _, a := range all {
 		for token, left := range a.promises() {
@@ -67,12 +68,12 @@ func (p *honoured) judge(all []*asked, drift float64) *Verdict {
 			}
 			until := a.Start + int64(float64(left)*(1-drift)) - int64(rounding)
 			if first, ok := p.seen.of(end.index); ok && first.at < until {
-				v.find("%v: token %d was promised until %v, and %s at %v by entry %d, as %s saw",
+				v.Find("%v: token %d was promised until %v, and %s at %v by entry %d, as %s saw",
 					a, token, time.Duration(until), end.how, time.Duration(first.at), end.index, first.by)
 			}
 		}
 	}
-	v.note("%d acknowledged leases and renewals", promised)
+	v.Count("%d acknowledged leases and renewals", promised)
 	return v
 }
 

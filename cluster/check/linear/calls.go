@@ -1,4 +1,4 @@
-package check
+package linear
 
 import (
 	"encoding/json"
@@ -7,6 +7,7 @@ import (
 	"sort"
 	"strings"
 
+	"fencepost/cluster/check"
 	"fencepost/httpapi/wire"
 )
 
@@ -29,9 +30,9 @@ type linTarget struct {
 type linCall struct {
 	linTarget
 	key      string
-	attempts []*Exchange
-	told     []*Exchange // those that tell the outcome, by their end
-	maybe    bool        // an attempt is unknown
+	attempts []*check.Exchange
+	told     []*check.Exchange // those that tell the outcome, by their end
+	maybe    bool              // an attempt is unknown
 	// start is the first start of an attempt that may have been applied, ret the
 	// first end of one that told; 0: there is none.
 	start, ret int64
@@ -48,7 +49,7 @@ func (c *linCall) from() (ids []int) {
 }
 
 // targetOf reads the path; false: it is none of ours.
-func targetOf(x *Exchange) (t linTarget, ok bool) {
+func targetOf(x *check.Exchange) (t linTarget, ok bool) {
 	path, query, _ := strings.Cut(x.Path, "?")
 	if q, _ := url.ParseQuery(query); q.Get("consistency") == "stale" {
 		return t, false
@@ -100,7 +101,7 @@ func targetOf(x *Exchange) (t linTarget, ok bool) {
 }
 
 // problemOf is the document of a refusal; its code is "" if there is none.
-func problemOf(x *Exchange) (p wire.Problem) {
+func problemOf(x *check.Exchange) (p wire.Problem) {
 	if err := json.Unmarshal(x.Answer, &p); err != nil {
 		return wire.Problem{}
 	}
@@ -108,7 +109,7 @@ func problemOf(x *Exchange) (p wire.Problem) {
 }
 
 // fateOf judges an attempt at a mutation.
-func fateOf(x *Exchange) linFate {
+func fateOf(x *check.Exchange) linFate {
 	switch {
 	case x.Unsent:
 		return linUnapplied
@@ -141,7 +142,7 @@ func fateOf(x *Exchange) linFate {
 
 // callKey is the Idempotency-Key of an attempt; the server tells one of its own
 // beside an unknown outcome, under which it can be repeated.
-func callKey(x *Exchange) string {
+func callKey(x *check.Exchange) string {
 	if x.Key != "" {
 		return x.Key
 	}
@@ -149,7 +150,7 @@ func callKey(x *Exchange) string {
 }
 
 // asked is what must be the same in all attempts of a call.
-func asked(t linTarget, x *Exchange) string {
+func asked(t linTarget, x *check.Exchange) string {
 	switch t.verb {
 	case "acquire":
 		a, err := acquireOf(x)
@@ -173,7 +174,7 @@ func asked(t linTarget, x *Exchange) string {
 }
 
 // acquireOf reads the body of an acquire, with its defaults filled in.
-func acquireOf(x *Exchange) (a wire.AcquireRequest, err error) {
+func acquireOf(x *check.Exchange) (a wire.AcquireRequest, err error) {
 	err = json.Unmarshal(x.Body, &a)
 	a.Slots, a.Take = max(a.Slots, 1), max(a.Take, 1)
 	if a.TTLMS == 0 {
@@ -184,9 +185,9 @@ func acquireOf(x *Exchange) (a wire.AcquireRequest, err error) {
 
 // callsOf puts the attempts of each call together. Renewals and cancels are not
 // remembered by their key, so each is a call, and so is each read.
-func callsOf(h *History, v *Verdict) (calls []*linCall) {
+func callsOf(h *check.History, v *check.Verdict) (calls []*linCall) {
 	byKey := make(map[string]*linCall)
-	scopes := make(map[string][]*Exchange)
+	scopes := make(map[string][]*check.Exchange)
 	for _, x := range h.Exchanges {
 		t, ok := targetOf(x)
 		if !ok {
@@ -245,7 +246,7 @@ func (c *linCall) sum() {
 
 // reusedFalsely finds a key_reused of a key that had no other use. The attempts
 // share verb, name and key.
-func reusedFalsely(attempts []*Exchange, v *Verdict) {
+func reusedFalsely(attempts []*check.Exchange, v *check.Verdict) {
 	for _, x := range attempts {
 		if x.Status != http.StatusUnprocessableEntity || problemOf(x).Code != wire.CodeKeyReused {
 			continue
@@ -256,7 +257,7 @@ func reusedFalsely(attempts []*Exchange, v *Verdict) {
 			reused = reused || y.Start < x.End && asked(t, y) != asked(t, x)
 		}
 		if !reused {
-			v.find("P11: exchange %d was told that its Idempotency-Key belongs to another request, and there is none", x.ID)
+			v.Find("P11: exchange %d was told that its Idempotency-Key belongs to another request, and there is none", x.ID)
 		}
 	}
 }

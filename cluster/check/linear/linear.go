@@ -1,4 +1,5 @@
-package check
+// Package linear is the judge of a run that looks at nothing but the answers.
+package linear
 
 import (
 	"fmt"
@@ -8,14 +9,16 @@ import (
 	"strings"
 	"time"
 
+	"fencepost/cluster/check"
+
 	"github.com/anishathalye/porcupine"
 )
 
-// linearLimit is how long Linear searches for an order of one group.
+// linearLimit is how long Judge searches for an order of one group.
 const linearLimit = 60 * time.Second
 
-// Linear judges the answers alone: it looks for an order in which a plain model of
-// the service (linearmodel.go, linearfence.go) gives every client the answer that it
+// Judge judges the answers alone: it looks for an order in which a plain model of
+// the service (model.go, fence.go) gives every client the answer that it
 // got, each at an instant between its request and its answer (P3 to P6, P10, P11).
 // It reads no Fencepost-Index. Tokens and versions are names of acquisitions and of
 // writes, which say nothing about order but what is promised: the tokens of one lease
@@ -28,17 +31,17 @@ const linearLimit = 60 * time.Second
 //
 // Left out are stale reads, leases with several slots with all that is tied to them
 // (the note says how many), graces (a grant during one is not noticed), and the order
-// of a queue (P12), which Replay sees. A run is taken to be shorter than the ten
+// of a queue (P12), which package replay sees. A run is taken to be shorter than the ten
 // minutes of cluster time for which ended leases and requests are kept.
 //
 // Leases and keys that share no token are judged apart. Of a group without an order
 // porcupine's view is saved in dir ("": it is not), and the finding names it. A search
 // that does not end within a minute is a finding, too.
-func Linear(h *History, dir string) *Verdict { return LinearWithin(h, dir, linearLimit) }
+func Judge(h *check.History, dir string) *check.Verdict { return JudgeWithin(h, dir, linearLimit) }
 
-// LinearWithin is Linear with another limit on the search for each group.
-func LinearWithin(h *History, dir string, limit time.Duration) *Verdict {
-	v := &Verdict{Name: "linear"}
+// JudgeWithin is Judge with another limit on the search for each group.
+func JudgeWithin(h *check.History, dir string, limit time.Duration) *check.Verdict {
+	v := &check.Verdict{Name: "linear"}
 	r := newLinReading(v)
 	r.read(h)
 	groups, shared := r.groups()
@@ -49,7 +52,7 @@ func LinearWithin(h *History, dir string, limit time.Duration) *Verdict {
 		largest = max(largest, len(g.ops))
 	}
 	if judged == 0 {
-		v.find("there was nothing to judge")
+		v.Find("there was nothing to judge")
 	}
 	v.Note = fmt.Sprintf("%d operations of %d exchanges in %d groups, the largest of %d; %d groups with shared leases left out",
 		judged, len(h.Exchanges), len(groups), largest, shared)
@@ -57,7 +60,7 @@ func LinearWithin(h *History, dir string, limit time.Duration) *Verdict {
 }
 
 // judge searches for an order of the group's operations.
-func (g *linGroup) judge(v *Verdict, number int, dir string, limit time.Duration) {
+func (g *linGroup) judge(v *check.Verdict, number int, dir string, limit time.Duration) {
 	model := g.model()
 	history := g.history()
 	result := porcupine.CheckOperationsTimeout(model, history, limit)
@@ -79,7 +82,7 @@ func (g *linGroup) judge(v *Verdict, number int, dir string, limit time.Duration
 			what += "; view: " + path
 		}
 	}
-	v.find("%s", what)
+	v.Find("%s", what)
 }
 
 func saveView(model porcupine.Model, info porcupine.LinearizationInfo, path string) error {

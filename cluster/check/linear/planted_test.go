@@ -1,4 +1,4 @@
-package check
+package linear
 
 import (
 	"maps"
@@ -17,7 +17,7 @@ func TestLinearFindsEveryPlantedAnswer(t *testing.T) {
 			var s story
 			p.tell(&s)
 			dir := t.TempDir()
-			v := Linear(&s.h, dir)
+			v := Judge(&s.h, dir)
 			if len(v.Findings) == 0 {
 				t.Fatalf("not found: %s", v.Note)
 			}
@@ -155,13 +155,13 @@ func plantedEnds() map[string]planted {
 			lost(s.renew(1400, "a", 5), 1410, 5, 5, wire.ReasonSuperseded)
 		}},
 		"P10: cancelled, and held all the same": {"no order", func(s *story) {
-			s.lease(10, 20, "a", 5, 0).keyed("k1")
+			keyed(s.lease(10, 20, "a", 5, 0), "k1")
 			s.cancel(30, 40, "a", "k1", true)
 			s.see(50, 60, "a", 5, 5)
 		}},
 		"P10: cancelled, and refused as held": {"P10", func(s *story) {
 			s.lease(10, 20, "a", 5, 0)
-			taken(s.acquire(21, "a", 0).keyed("k1"), 25, 5)
+			taken(keyed(s.acquire(21, "a", 0), "k1"), 25, 5)
 			s.cancel(30, 40, "a", "k1", true)
 		}},
 	}
@@ -171,37 +171,37 @@ func plantedRepetitions() map[string]planted {
 	return map[string]planted{
 		"P11: a repeated write is applied again": {"P11", func(s *story) {
 			s.lease(10, 20, "a", 5, 0)
-			done(s.put(30, "k", "v", 5).keyed("w"), 40, "k", 6, 5)
-			done(s.put(50, "k", "v", 5).keyed("w"), 60, "k", 7, 5)
+			done(keyed(s.put(30, "k", "v", 5), "w"), 40, "k", 6, 5)
+			done(keyed(s.put(50, "k", "v", 5), "w"), 60, "k", 7, 5)
 		}},
 		"P11: a repeated acquire is granted again": {"P11", func(s *story) {
-			s.lease(10, 20, "a", 5, 0).keyed("k1")
+			keyed(s.lease(10, 20, "a", 5, 0), "k1")
 			released(s.release(30, "a", 5), 40, true)
-			s.lease(50, 60, "a", 7, 5).keyed("k1")
+			keyed(s.lease(50, 60, "a", 7, 5), "k1")
 		}},
 		"P11: a repeated acquire is granted after it was refused": {"P11", func(s *story) {
 			s.lease(10, 20, "a", 5, 0)
-			taken(s.acquire(30, "a", 0).keyed("k1"), 40, 5)
-			s.lease(1150, 1160, "a", 7, 5).keyed("k1")
+			taken(keyed(s.acquire(30, "a", 0), "k1"), 40, 5)
+			keyed(s.lease(1150, 1160, "a", 7, 5), "k1")
 		}},
 		"P11: a repeated acquire holds though it was released": {"no order", func(s *story) {
-			s.lease(10, 20, "a", 5, 0).keyed("k1")
+			keyed(s.lease(10, 20, "a", 5, 0), "k1")
 			released(s.release(30, "a", 5), 40, true)
-			s.lease(50, 60, "a", 5, 0).keyed("k1")
+			keyed(s.lease(50, 60, "a", 5, 0), "k1")
 		}},
 		"P11: a repeated release tells another outcome": {"P11", func(s *story) {
 			s.lease(10, 20, "a", 5, 0)
-			released(s.release(30, "a", 5).keyed("r"), 40, true)
-			released(s.release(50, "a", 5).keyed("r"), 60, false)
+			released(keyed(s.release(30, "a", 5), "r"), 40, true)
+			released(keyed(s.release(50, "a", 5), "r"), 60, false)
 		}},
 		"P11: a repeated refusal is accepted": {"P11", func(s *story) {
 			written(s)
-			stale(s.put(110, "k", "x", 5).keyed("w"), 120, 5, 9, wire.ReasonNotOnRecord)
-			done(s.put(130, "k", "x", 5).keyed("w"), 140, "k", 16, 5)
+			stale(keyed(s.put(110, "k", "x", 5), "w"), 120, 5, 9, wire.ReasonNotOnRecord)
+			done(keyed(s.put(130, "k", "x", 5), "w"), 140, "k", 16, 5)
 		}},
 		"P11: key_reused without another use": {"P11", func(s *story) {
 			s.lease(10, 20, "a", 5, 0)
-			refused(s.put(30, "k", "v", 5).keyed("w"), 40, wire.Problem{Code: wire.CodeKeyReused})
+			refused(keyed(s.put(30, "k", "v", 5), "w"), 40, wire.Problem{Code: wire.CodeKeyReused})
 		}},
 		"nothing was asked": {"nothing to judge", func(*story) {}},
 	}
@@ -215,7 +215,7 @@ func TestLinearFindsNoVerdict(t *testing.T) {
 		s.put(110, "k", "x", 9)
 	}
 	s.none(120, 130, "k", 9)
-	v := LinearWithin(&s.h, "", time.Nanosecond)
+	v := JudgeWithin(&s.h, "", time.Nanosecond)
 	if len(v.Findings) != 1 || !strings.Contains(v.Findings[0], "no verdict within 1ns") {
 		t.Errorf("got %q, want that there is no verdict", v.Findings)
 	}
@@ -227,7 +227,7 @@ func TestLinearLeavesSharedLeasesOut(t *testing.T) {
 	s.ask(110, "POST", "/v1/leases/shared/acquire", `{"holder":"h","slots":2}`)
 	s.lease(120, 130, "shared", 20, 0)
 	s.lease(120, 130, "shared", 22, 20)
-	v := Linear(&s.h, t.TempDir())
+	v := Judge(&s.h, t.TempDir())
 	if len(v.Findings) > 0 || !strings.Contains(v.Note, "; 1 groups with shared leases left out") {
 		t.Errorf("got %q, %s; want one group left out", v.Findings, v.Note)
 	}

@@ -1,37 +1,38 @@
-package check
+package linear
 
 import (
 	"encoding/json"
 	"net/http"
 	"slices"
 
+	"fencepost/cluster/check"
 	"fencepost/httpapi/wire"
 )
 
 const milli = int64(1_000_000)
 
 // answer reads the document of a success; one that is none is a finding.
-func (r *linReading) answer(x *Exchange, into any) bool {
+func (r *linReading) answer(x *check.Exchange, into any) bool {
 	if err := json.Unmarshal(x.Answer, into); err != nil {
-		r.v.find("exchange %d: %s %s was answered with what is no answer: %v", x.ID, x.Method, x.Path, err)
+		r.v.Find("exchange %d: %s %s was answered with what is no answer: %v", x.ID, x.Method, x.Path, err)
 		return false
 	}
 	return true
 }
 
 // strange is an answer that the call cannot get.
-func (r *linReading) strange(x *Exchange, p wire.Problem) {
-	r.v.find("exchange %d: %s %s was answered %d %s", x.ID, x.Method, x.Path, x.Status, p.Code)
+func (r *linReading) strange(x *check.Exchange, p wire.Problem) {
+	r.v.Find("exchange %d: %s %s was answered %d %s", x.ID, x.Method, x.Path, x.Status, p.Code)
 }
 
 // linAcquired is what the attempts of an acquire told together.
 type linAcquired struct {
-	granted   []*Exchange // 200 or lease_lost, with its token
-	lost      []*Exchange // lease_lost, or cancelled after a grant
+	granted   []*check.Exchange // 200 or lease_lost, with its token
+	lost      []*check.Exchange // lease_lost, or cancelled after a grant
 	previous  *uint64
 	taken     *wire.Problem
-	takenAt   *Exchange
-	cancelled []*Exchange
+	takenAt   *check.Exchange
+	cancelled []*check.Exchange
 }
 
 // acquire reads all attempts of one acquire. They must tell one outcome (P11): a
@@ -55,13 +56,13 @@ func (r *linReading) acquire(c *linCall) {
 		}
 	}
 	if len(told.granted) > 0 && told.taken != nil || len(told.cancelled) > 0 && told.taken != nil {
-		r.v.find("P11: the attempts %v of one acquire of %q tell two outcomes", c.from(), c.name)
+		r.v.Find("P11: the attempts %v of one acquire of %q tell two outcomes", c.from(), c.name)
 	}
 	switch {
 	case len(told.granted) > 0:
 		t := n.token(c.token)
 		if t.granted {
-			r.v.find("P2: token %d of lease %q was granted twice, the second time to exchanges %v", c.token, c.name, c.from())
+			r.v.Find("P2: token %d of lease %q was granted twice, the second time to exchanges %v", c.token, c.name, c.from())
 		}
 		t.granted, t.label = true, asked.Holder
 		r.add(&linOp{kind: linAcquire, name: c.name, token: c.token, call: c.start, ret: t.seenBy(told.granted), from: c.from(), last: told.previous})
@@ -75,32 +76,32 @@ func (r *linReading) acquire(c *linCall) {
 }
 
 // seenBy is the first end of these.
-func (t *linToken) seenBy(xs []*Exchange) (end int64) {
+func (t *linToken) seenBy(xs []*check.Exchange) (end int64) {
 	for _, x := range xs {
 		end = earlier(end, x.End)
 	}
 	return end
 }
 
-func (r *linReading) granted(c *linCall, x *Exchange, told *linAcquired, holder string) {
+func (r *linReading) granted(c *linCall, x *check.Exchange, told *linAcquired, holder string) {
 	var a wire.Acquired
 	if !r.answer(x, &a) {
 		return
 	}
 	if a.Token == 0 || a.Name != c.name || a.Holder != holder {
-		r.v.find("exchange %d: the acquire of %q by %q was answered with lease %q, holder %q, token %d", x.ID, c.name, holder, a.Name, a.Holder, a.Token)
+		r.v.Find("exchange %d: the acquire of %q by %q was answered with lease %q, holder %q, token %d", x.ID, c.name, holder, a.Name, a.Holder, a.Token)
 		return
 	}
 	r.name(c.name).shared = r.name(c.name).shared || a.Slots > 1
 	r.one(c, x, a.Token)
 	if told.previous != nil && *told.previous != a.PreviousToken {
-		r.v.find("P11: the attempts %v of one acquire of %q tell two previous tokens", c.from(), c.name)
+		r.v.Find("P11: the attempts %v of one acquire of %q tell two previous tokens", c.from(), c.name)
 	}
 	told.previous = &a.PreviousToken
 	told.granted = append(told.granted, x)
 	t := r.told(x, c.name, a.Token)
 	t.held = max(t.held, x.Start)
-	t.promise = max(t.promise, x.Start+int64(a.WaitedMS+a.ExpiresInMS)*milli)
+	t.promise = max(t.promise, r.until(x, a.WaitedMS+a.ExpiresInMS))
 	if a.PreviousToken != 0 {
 		p := r.told(x, c.name, a.PreviousToken)
 		p.over = earlier(p.over, x.End)
@@ -108,14 +109,14 @@ func (r *linReading) granted(c *linCall, x *Exchange, told *linAcquired, holder 
 }
 
 // one checks that an acquire has one token.
-func (r *linReading) one(c *linCall, x *Exchange, token uint64) {
+func (r *linReading) one(c *linCall, x *check.Exchange, token uint64) {
 	if c.token != 0 && c.token != token {
-		r.v.find("P11: exchange %d tells token %d for an acquire of %q that was told %d before", x.ID, token, c.name, c.token)
+		r.v.Find("P11: exchange %d tells token %d for an acquire of %q that was told %d before", x.ID, token, c.name, c.token)
 	}
 	c.token = token
 }
 
-func (r *linReading) acquireRefused(c *linCall, x *Exchange, told *linAcquired) {
+func (r *linReading) acquireRefused(c *linCall, x *check.Exchange, told *linAcquired) {
 	p := problemOf(x)
 	switch p.Code {
 	case wire.CodeLeaseLost:
@@ -132,7 +133,7 @@ func (r *linReading) acquireRefused(c *linCall, x *Exchange, told *linAcquired) 
 		told.cancelled = append(told.cancelled, x)
 	case wire.CodeLeaseHeld:
 		if told.taken != nil && told.taken.Token != p.Token {
-			r.v.find("P11: the attempts %v of one acquire of %q were refused for two holders", c.from(), c.name)
+			r.v.Find("P11: the attempts %v of one acquire of %q were refused for two holders", c.from(), c.name)
 		}
 		if told.taken == nil {
 			told.taken, told.takenAt = &p, x
@@ -211,7 +212,7 @@ func (r *linReading) renewMany(c *linCall) {
 		return
 	}
 	if len(a.Results) != len(q.Leases) {
-		r.v.find("exchange %d: %d renewals have %d answers", x.ID, len(q.Leases), len(a.Results))
+		r.v.Find("exchange %d: %d renewals have %d answers", x.ID, len(q.Leases), len(a.Results))
 		return
 	}
 	for i, one := range a.Results {
@@ -224,14 +225,14 @@ func (r *linReading) renewMany(c *linCall) {
 	}
 }
 
-func (r *linReading) renewed(x *Exchange, name string, token, expiresInMS uint64) {
+func (r *linReading) renewed(x *check.Exchange, name string, token, expiresInMS uint64) {
 	t := r.told(x, name, token)
 	t.held = max(t.held, x.Start)
-	t.promise = max(t.promise, x.Start+int64(expiresInMS)*milli)
+	t.promise = max(t.promise, r.until(x, expiresInMS))
 	r.add(&linOp{kind: linIsHeld, name: name, token: token, call: x.Start, ret: x.End, from: []int{x.ID}})
 }
 
-func (r *linReading) notRenewed(x *Exchange, name string, token uint64, reason string, last *uint64) {
+func (r *linReading) notRenewed(x *check.Exchange, name string, token uint64, reason string, last *uint64) {
 	r.refusals = append(r.refusals, linRefusal{r.name(name).token(token), x.Start, x.End})
 	r.add(&linOp{kind: linIsLost, name: name, token: token, call: x.Start, ret: x.End, from: []int{x.ID}, last: last, reason: reason})
 }
@@ -257,7 +258,7 @@ func (r *linReading) release(c *linCall) {
 		return
 	}
 	if slices.Contains(outcomes, !outcomes[0]) {
-		r.v.find("P11: the attempts %v of one release of %q tell two outcomes", c.from(), c.name)
+		r.v.Find("P11: the attempts %v of one release of %q tell two outcomes", c.from(), c.name)
 	}
 	t := r.name(c.name).token(q.Token)
 	op := &linOp{kind: linIsLost, name: c.name, token: q.Token, call: c.start, ret: c.ret, from: c.from()}
