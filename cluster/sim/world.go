@@ -56,7 +56,6 @@ type world struct {
 	voters map[string]string
 	config cluster.Config
 	rec    *check.Recorder
-	quiet  context.Context // ends when mischief does
 
 	rngMu sync.Mutex
 	rng   *rand.Rand
