@@ -59,7 +59,7 @@ func (d *dataDir) close() error { return d.lock.Close() }
 
 // identity reads who this directory is, or makes it somebody.
 func (d *dataDir) identity(name string) (identity, error) {
-	b, err := os.ReadFile(d.file("node.json"))
+	id, err := readIdentity(d.path)
 	if errors.Is(err, os.ErrNotExist) {
 		if _, err := os.Stat(d.file("raft.db")); err == nil {
 			return identity{}, fmt.Errorf("data directory %s has a log but no node.json: its identity is lost, so it must be wiped and join again", d.path)
@@ -68,17 +68,26 @@ func (d *dataDir) identity(name string) (identity, error) {
 		return id, d.save(id)
 	}
 	if err != nil {
+		return identity{}, err
+	}
+	if id.Name != name {
+		return identity{}, fmt.Errorf("data directory %s belongs to node %q, not %q", d.path, id.Name, name)
+	}
+	return id, nil
+}
+
+// readIdentity reads who the directory is; os.ErrNotExist: nobody yet.
+func readIdentity(path string) (identity, error) {
+	b, err := os.ReadFile(filepath.Join(path, "node.json"))
+	if err != nil {
 		return identity{}, fmt.Errorf("read the identity of the data directory: %w", err)
 	}
 	var id identity
 	if err := json.Unmarshal(b, &id); err != nil || id.ID == "" {
-		return identity{}, fmt.Errorf("data directory %s has a damaged node.json", d.path)
+		return identity{}, fmt.Errorf("data directory %s has a damaged node.json", path)
 	}
 	if id.Version != identityVersion {
-		return identity{}, fmt.Errorf("data directory %s has format %d, which this version of fencepost does not know", d.path, id.Version)
-	}
-	if id.Name != name {
-		return identity{}, fmt.Errorf("data directory %s belongs to node %q, not %q", d.path, id.Name, name)
+		return identity{}, fmt.Errorf("data directory %s has format %d, which this version of fencepost does not know", path, id.Version)
 	}
 	return id, nil
 }

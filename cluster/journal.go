@@ -59,22 +59,12 @@ type settlement struct {
 // openJournal goes on with what the files have: all of it settles first.
 func openJournal(files [2]*journalFile, behind raft.LogStore, fatal func(string)) (*journal, error) {
 	j := &journal{behind: behind, fatal: fatal, files: files}
-	var logs [2][]*raft.Log
-	for i, f := range files {
-		var err error
-		if logs[i], err = f.replay(); err != nil {
-			return nil, err
-		}
+	var err error
+	if j.tail, err = replayBoth(files); err != nil {
+		return nil, err
+	}
+	for _, f := range files {
 		j.generation = max(j.generation, f.generation)
-	}
-	if len(logs[0]) > 0 && len(logs[1]) > 0 && logs[0][0].Index > logs[1][0].Index {
-		logs[0], logs[1] = logs[1], logs[0]
-	}
-	j.tail = append(logs[0], logs[1]...)
-	for i, l := range j.tail {
-		if l.Index != j.tail[0].Index+uint64(i) {
-			return nil, fmt.Errorf("%w: entry %d follows entry %d", errDamaged, l.Index, j.tail[i-1].Index)
-		}
 	}
 	if err := j.settle(len(j.tail)); err != nil {
 		return nil, err
@@ -86,6 +76,27 @@ func openJournal(files [2]*journalFile, behind raft.LogStore, fatal func(string)
 		}
 	}
 	return j, j.lookBehind()
+}
+
+// replayBoth is what the two files have, in index order, without a gap.
+func replayBoth(files [2]*journalFile) ([]*raft.Log, error) {
+	var logs [2][]*raft.Log
+	for i, f := range files {
+		var err error
+		if logs[i], err = f.replay(); err != nil {
+			return nil, err
+		}
+	}
+	if len(logs[0]) > 0 && len(logs[1]) > 0 && logs[0][0].Index > logs[1][0].Index {
+		logs[0], logs[1] = logs[1], logs[0]
+	}
+	tail := append(logs[0], logs[1]...)
+	for i, l := range tail {
+		if l.Index != tail[0].Index+uint64(i) {
+			return nil, fmt.Errorf("%w: entry %d follows entry %d", errDamaged, l.Index, tail[i-1].Index)
+		}
+	}
+	return tail, nil
 }
 
 // StoreLogs makes the entries durable. The caller must not change them.

@@ -156,15 +156,43 @@ func cut(err error) error {
 	return err
 }
 
-func (r *snapshotReader) state() (*State, error) {
+// magic reads what every snapshot begins with.
+func (r *snapshotReader) magic() error {
 	magic := make([]byte, len(snapshotMagic))
 	if _, err := io.ReadFull(r.r, magic); err != nil {
-		return nil, cut(err)
+		return cut(err)
 	}
 	if string(magic) != snapshotMagic {
-		return nil, bad("it does not begin like one")
+		return bad("it does not begin like one")
 	}
 	r.sum.Write(magic)
+	return nil
+}
+
+// ReadSnapshotHeader reads the beginning of a snapshot, and says nothing of
+// whether the rest is whole. Its errors are those of ReadSnapshot.
+func ReadSnapshotHeader(r io.Reader) (*fsmpb.Header, error) {
+	in := &snapshotReader{r: bufio.NewReader(r), sum: sha256.New()}
+	load := loader{s: New()}
+	err := in.magic()
+	if err == nil {
+		var rec *fsmpb.Record
+		if rec, err = in.record(); err == nil && rec == nil {
+			err = bad("it is empty")
+		} else if err == nil {
+			err = load.record(rec, true)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read snapshot: %w", err)
+	}
+	return load.s.header(), nil
+}
+
+func (r *snapshotReader) state() (*State, error) {
+	if err := r.magic(); err != nil {
+		return nil, err
+	}
 	s := New()
 	var records uint64
 	var trailer *fsmpb.Trailer
