@@ -1,6 +1,8 @@
 package cluster
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"sync"
@@ -35,11 +37,10 @@ type journal struct {
 	fatal  func(why string)      // a write to a file has failed: what the disk has is not known
 	took   func(seconds float64) // each append; nil: nobody asks
 
-	write      sync.Mutex // guards what follows: one append, deletion or change of files at a time
-	files      [2]*journalFile
-	active     int // which one takes new entries; the other is empty, or settles
-	generation uint64
-	settling   *settlement
+	write    sync.Mutex // guards what follows: one append, deletion or change of files at a time
+	files    [2]*journalFile
+	active   int // which one takes new entries; the other is empty, or settles
+	settling *settlement
 
 	mu   sync.RWMutex // guards what follows
 	tail []*raft.Log
@@ -51,7 +52,7 @@ type journal struct {
 type settlement struct {
 	file       *journalFile
 	generation uint64 // of the file once it is empty again
-	count      int
+	count      int    // how many are still in the tail
 	done       chan struct{}
 	err        error // to be read once done is closed
 }
@@ -63,15 +64,11 @@ func openJournal(files [2]*journalFile, behind raft.LogStore, fatal func(string)
 	if j.tail, err = replayBoth(files); err != nil {
 		return nil, err
 	}
-	for _, f := range files {
-		j.generation = max(j.generation, f.generation)
-	}
-	if err := j.settle(len(j.tail)); err != nil {
+	if _, err := j.settle(len(j.tail)); err != nil {
 		return nil, err
 	}
 	for _, f := range files {
-		j.generation++
-		if err := f.begin(j.generation); err != nil {
+		if err := f.begin(newGeneration()); err != nil {
 			return nil, err
 		}
 	}
@@ -97,6 +94,15 @@ func replayBoth(files [2]*journalFile) ([]*raft.Log, error) {
 		}
 	}
 	return tail, nil
+}
+
+// newGeneration names a generation so that nobody can tell it beforehand. What
+// clients write is left behind in the files, page by page, and may look like
+// records: with a generation that could be guessed they would be read as such.
+func newGeneration() uint64 {
+	var b [8]byte
+	rand.Read(b[:])
+	return binary.LittleEndian.Uint64(b[:])
 }
 
 // StoreLogs makes the entries durable. The caller must not change them.
@@ -129,8 +135,11 @@ func (j *journal) StoreLogs(logs []*raft.Log) error {
 		return errors.Join(j.behind.StoreLogs(logs), j.lookBehind())
 	}
 	j.mu.Lock()
-	j.tail = append(j.tail, logs...)
-	j.mu.Unlock()
+	defer j.mu.Unlock()
+	for _, l := range logs {
+		own := *l // l is part of what its proposer waits for, answer and all
+		j.tail = append(j.tail, &own)
+	}
 	return nil
 }
 
@@ -174,8 +183,7 @@ func (j *journal) change() error {
 	if err := j.settled(); err != nil {
 		return err
 	}
-	j.generation++
-	s := &settlement{file: j.files[j.active], generation: j.generation, count: len(j.tail), done: make(chan struct{})}
+	s := &settlement{file: j.files[j.active], generation: newGeneration(), count: len(j.tail), done: make(chan struct{})}
 	j.active, j.settling = 1-j.active, s
 	go func() {
 		defer close(s.done)
@@ -185,11 +193,10 @@ func (j *journal) change() error {
 }
 
 // finish lets the entries settle, and then makes their file empty.
-func (j *journal) finish(s *settlement) error {
-	if err := j.settle(s.count); err != nil {
+func (j *journal) finish(s *settlement) (err error) {
+	if s.count, err = j.settle(s.count); err != nil {
 		return err
 	}
-	s.count = 0
 	if err := s.file.begin(s.generation); err != nil {
 		j.fatal("the journal cannot be written: " + err.Error())
 		return err
@@ -214,14 +221,15 @@ func (j *journal) settled() error {
 	return nil
 }
 
-// settle moves the oldest entries of the tail into the store behind.
-func (j *journal) settle(count int) error {
+// settle moves the oldest entries of the tail into the store behind, and says
+// how many of them are left after an error.
+func (j *journal) settle(count int) (left int, err error) {
 	for count > 0 {
 		j.mu.RLock()
 		step := j.tail[:min(count, settleStep)]
 		j.mu.RUnlock()
 		if err := j.behind.StoreLogs(step); err != nil {
-			return err
+			return count, err
 		}
 		j.mu.Lock()
 		j.last = step[len(step)-1].Index
@@ -230,7 +238,7 @@ func (j *journal) settle(count int) error {
 		j.mu.Unlock()
 		count -= len(step)
 	}
-	return nil
+	return 0, nil
 }
 
 // drain lets everything settle.
@@ -241,8 +249,7 @@ func (j *journal) drain() error {
 	if len(j.tail) == 0 {
 		return nil
 	}
-	j.generation++
-	return j.finish(&settlement{file: j.files[j.active], generation: j.generation, count: len(j.tail)})
+	return j.finish(&settlement{file: j.files[j.active], generation: newGeneration(), count: len(j.tail)})
 }
 
 // DeleteRange deletes entries, both ends included. Those of the tail settle

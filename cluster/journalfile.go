@@ -20,7 +20,8 @@ import (
 //	log entries
 //
 // Records are used up in generations. Each begins at the first page with an
-// empty record, which is what makes the generation before void.
+// empty record, which is what makes the generation before void. A generation is
+// a random number, since clients' values are left behind in the pages.
 const (
 	journalPage    = 4096
 	journalMagic   = "FENCEPOST JOURNAL 1\n"
@@ -139,8 +140,9 @@ func (j *journalFile) replay() (logs []*raft.Log, err error) {
 		j.number++
 	}
 	for at := j.at; at < j.size; at += journalPage {
-		if r, ok := recordAt(b[at:]); ok && j.number > 0 && r.generation == j.generation && r.number >= j.number {
-			return nil, fmt.Errorf("%w: record %d of generation %d cannot be read, and record %d can", errDamaged, j.number, j.generation, r.number)
+		// Without a first record none can be there: it is written before them.
+		if r, ok := recordAt(b[at:]); ok && (j.number == 0 || r.generation == j.generation && r.number >= j.number) {
+			return nil, fmt.Errorf("%w: record %d cannot be read, and record %d can", errDamaged, j.number, r.number)
 		}
 	}
 	return logs, nil

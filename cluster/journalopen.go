@@ -44,8 +44,13 @@ func (n *Node) openJournal(logs raft.LogStore, stable raft.StableStore) (*journa
 		if err == nil {
 			mine, err = files[i].claimed(id)
 		}
+		if mine { // and all of it: what was cut off had entries
+			var info os.FileInfo
+			info, err = f.Stat()
+			mine = err == nil && info.Size() == journalBytes
+		}
 		if !mine {
-			return nil, errors.Join(fmt.Errorf("%s is not the journal that node %q made (it was lost, or exchanged): "+
+			return nil, errors.Join(fmt.Errorf("%s is not the journal that node %q made (it was lost, exchanged or cut short): "+
 				"wipe the data directory, and the node joins again as a new member", path, id), err)
 		}
 	}
