@@ -117,12 +117,18 @@ func (n *Node) dropReady() {
 }
 
 // committed is called by the state machine after each entry.
-func (n *Node) committed(term uint64) {
+func (n *Node) committed(term uint64, decided []fsm.Decision) {
 	for {
 		r := n.reading.Load()
-		if r == nil || r.term != term || n.reading.CompareAndSwap(r, r.rebase()) {
+		if r == nil || r.term != term {
 			return
 		}
+		if n.reading.CompareAndSwap(r, r.rebase()) {
+			break
+		}
+	}
+	if len(decided) > 0 {
+		n.waits.note(decided, n.cfg.WaiterGrace)
 	}
 }
 

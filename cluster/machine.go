@@ -19,8 +19,9 @@ type machine struct {
 	mu    sync.RWMutex // guards state: Apply and Restore write, readers read
 	state *fsm.State
 
-	// committed is called after each entry, with its term, outside of mu.
-	committed func(term uint64)
+	// committed is called after each entry, with its term and what it decided,
+	// outside of mu, and before anybody is told of the entry.
+	committed func(term uint64, decided []fsm.Decision)
 	// broken ends the node: the entry could not be applied, and going on would
 	// be divergence.
 	broken func(error)
@@ -50,7 +51,7 @@ type applied struct {
 	decided []fsm.Decision // of requests that had waited
 }
 
-func newMachine(committed func(uint64), broken func(error), feed *Feed) *machine {
+func newMachine(committed func(uint64, []fsm.Decision), broken func(error), feed *Feed) *machine {
 	return &machine{
 		state: fsm.New(), committed: committed, broken: broken, feed: feed,
 		wake: make(chan struct{}, 1), nextExpiry: math.MaxUint64,
@@ -69,7 +70,7 @@ func (m *machine) Apply(l *raft.Log) any {
 	}
 	m.entries.Add(1)
 	m.bytes.Add(uint64(len(l.Data)))
-	m.committed(l.Term)
+	m.committed(l.Term, a.decided)
 	return a
 }
 

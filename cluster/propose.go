@@ -86,7 +86,7 @@ func (n *Node) propose(ctx context.Context, received time.Time, c *fsmpb.Command
 		err := f.Error()
 		ended() // not when the caller gives up: Raft still has it
 		if a, ok := f.Response().(applied); err == nil && ok && len(a.decided) > 0 {
-			n.waits.deliver(a.decided, a.index, stamped, n.cfg.WaiterGrace)
+			n.waits.deliver(a.decided, a.index, stamped)
 		}
 		done <- err
 	}()

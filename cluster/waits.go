@@ -149,22 +149,37 @@ func (q *waits) leave(w *wait, grace time.Duration) {
 	}
 }
 
-// deliver tells the attempts at the requests that an entry has decided. A grant
-// that nobody is there to be told of is given up after the grace.
-func (q *waits) deliver(decided []fsm.Decision, index uint64, stamped time.Time, grace time.Duration) {
+// note is called in the order of the log: no attempt whose entry comes later has
+// been answered yet, and forgotten. A grant that nobody is there to be told of is
+// given up after the grace.
+func (q *waits) note(decided []fsm.Decision, grace time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, d := range decided {
+		if d.Outcome.Code != fsmpb.Code_CODE_OK {
+			continue
+		}
+		c := d.Cancel()
+		w := q.of[waitKey(c.Principal, c.Request)]
+		if w == nil {
+			w = q.add(c)
+			q.leave(w, grace)
+		}
+		w.granted = true
+	}
+}
+
+// deliver tells the attempts at the requests that an entry has decided. That may
+// be later than note, and come out of order.
+func (q *waits) deliver(decided []fsm.Decision, index uint64, stamped time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, d := range decided {
 		c := d.Cancel()
 		w := q.of[waitKey(c.Principal, c.Request)]
-		if w == nil && d.Outcome.Code == fsmpb.Code_CODE_OK {
-			w = q.add(c)
-			q.leave(w, grace)
-		}
 		if w == nil {
 			continue
 		}
-		w.granted = w.granted || d.Outcome.Code == fsmpb.Code_CODE_OK
 		w.decided = &decision{d.Outcome, index, stamped}
 		close(w.changed)
 		w.changed = make(chan struct{})
@@ -200,11 +215,13 @@ func (q *waits) givenUp() (up []*wait, next time.Duration) {
 	return up, newLeaderGrace
 }
 
-// adopt gives up a waiter that an earlier leader left, unless a client has come.
+// adopt gives up a waiter that an earlier leader left, unless a client has come;
+// if that one is turned away, then later.
 func (q *waits) adopt(c *fsmpb.Acquire) *wait {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.of[waitKey(c.Principal, c.Request)] != nil {
+	if w := q.of[waitKey(c.Principal, c.Request)]; w != nil {
+		w.open = true
 		return nil
 	}
 	return q.add(&fsmpb.Cancel{Name: c.Name, Principal: c.Principal, Request: c.Request})
