@@ -37,7 +37,7 @@ fuzz: ## a minute of each fuzz target
 bench: build ## operations per second against three processes on loopback (about two minutes)
 	scripts/bench.sh
 
-chaos: build ## kill the leader again and again under load, and check every answer (KILLS=20)
+chaos: build ## kill, stop, cut off and confuse three nodes under load, and check every answer (NEMESIS=N1,N6 HITS=20)
 	scripts/chaos.sh
 
 sim: ## simulated failovers with all checks (FAILOVERS=2000; a few minutes)

@@ -73,6 +73,8 @@ if there is one, and else they form one together once all are there.`,
 	f.DurationVar(&cfg.Election, "election-timeout", cfg.Election, "time after which an election is started again")
 	f.DurationVar(&cfg.LeaderLease, "leader-lease", cfg.LeaderLease, "time without a quorum after which a leader steps down")
 	f.DurationVar(&cfg.DiskBound, "disk-bound", cfg.DiskBound, "a write to the log that takes longer ends the process")
+	f.Uint64Var(&cfg.SnapshotEntries, "snapshot-entries", cfg.SnapshotEntries, "entries after which the log is compacted")
+	f.Uint64Var(&cfg.TrailingEntries, "trailing-entries", cfg.TrailingEntries, "entries that a compaction leaves in the log")
 	f.IntVar(&cfg.MaxLeases, "max-leases", cfg.MaxLeases, "leases on record")
 	f.Uint64Var(&cfg.MaxDataBytes, "max-data-bytes", cfg.MaxDataBytes, "bytes of keys, values and watermarks")
 	f.IntVar(&cfg.MaxRequests, "max-requests", cfg.MaxRequests, "requests remembered for their Idempotency-Key")
