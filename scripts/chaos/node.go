@@ -175,14 +175,21 @@ func (n *node) stop() error {
 	return errors.Join(errTerm, err, n.kill())
 }
 
-// restart starts the process, if none runs, and waits until it is ready.
-func (n *node) restart(ctx context.Context) error {
-	if !n.running() {
-		if err := n.start(); err != nil {
-			return err
+// restart starts the process, if none runs, and waits until it is ready. One that
+// ends instead is started again: that it ended is a finding, see cluster.note, and
+// no reason not to look at what follows.
+func (n *node) restart(ctx context.Context) (err error) {
+	for range 3 {
+		if !n.running() {
+			if err := n.start(); err != nil {
+				return err
+			}
+		}
+		if err = n.ready(ctx); err == nil || n.running() {
+			break
 		}
 	}
-	return n.ready(ctx)
+	return err
 }
 
 // ready waits until the node says that it is.

@@ -57,7 +57,7 @@ func table() []*nemesis {
 			make: func(r *rand.Rand) attack { return &starve{r} },
 		},
 		{
-			id: "N23", what: "nobody reads what the leader logs", unit: "blocked pipe", ci: 1, release: 20, batch: 5, settle: true,
+			id: "N23", what: "nobody reads what the leader logs", unit: "blocked pipe", ci: 2, release: 20, batch: 5, settle: true,
 			make: func(r *rand.Rand) attack { return &blockedLog{r: r} },
 		},
 	}
