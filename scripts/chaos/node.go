@@ -134,7 +134,7 @@ func (n *node) signal(s syscall.Signal) error {
 		return fmt.Errorf("signal %s: it was never started", n.name)
 	}
 	if s == syscall.SIGKILL || s == syscall.SIGTERM {
-		l.expected.Store(true)
+		n.mayEnd()
 	}
 	if err := l.cmd.Process.Signal(s); err != nil {
 		return fmt.Errorf("signal %s: %w", n.name, err)

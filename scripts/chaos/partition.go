@@ -101,7 +101,7 @@ func (a *oddCuts) land(ctx context.Context, c *cluster) (*landing, error) {
 		{"one follower is not heard by the leader", []link{{one, l.node}}},
 		{"the leader and one follower do not reach each other, the other reaches both", both(l.node, one)},
 		// Followers that do not reach each other are no fault: they do not speak.
-		{"a ring: each is heard by one and hears the other", []link{{l.node, one}, {one, two}, {two, l.node}}},
+		{"a ring: no two nodes reach each other in both directions", []link{{l.node, one}, {one, two}, {two, l.node}}},
 	}
 	if a.n == 0 {
 		a.n = a.r.IntN(len(kinds))

@@ -45,6 +45,10 @@ func table() []*nemesis {
 			make: func(r *rand.Rand) attack { return &lossyLinks{r} },
 		},
 		{
+			id: "N8S", what: "links on which all is 20 to 800 ms late", unit: "4 to 8 s of delay", ci: 1, release: 100, batch: 15, settle: true,
+			make: func(r *rand.Rand) attack { return &slowLinks{r: r} },
+		},
+		{
 			id: "N9", what: "an answer is lost, a request repeated, or held and sent late", unit: "request", ci: 100, release: 5000, batch: 400, gap: 100 * time.Millisecond, proxied: true,
 			make: func(r *rand.Rand) attack { return &badReplies{r: r} },
 		},
