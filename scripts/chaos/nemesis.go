@@ -93,6 +93,9 @@ func pick[T any](r *rand.Rand, of []T) T { return of[r.IntN(len(of))] }
 
 // sleep waits, or returns the error of the context that ended first.
 func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 || ctx.Err() != nil {
+		return ctx.Err()
+	}
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
