@@ -70,7 +70,7 @@ func chaos(args []string, outside string) (code int, err error) {
 	}
 	if *list {
 		for _, n := range plan {
-			fmt.Printf("%-4s %-60s %d %ss (release: %d)\n", n.id, n.what, n.ci, n.unit, n.release)
+			fmt.Printf("%-4s %4d, release %4d: %s (a hit is one %s)\n", n.id, n.ci, n.release, n.what, n.unit)
 		}
 		return 0, nil
 	}

@@ -180,6 +180,16 @@ func (o *op) result(x *check.Exchange) {
 	}
 }
 
+// notTaken are the codes that say no more of a mutation than that this attempt was
+// not taken.
+func notTaken(code wire.Code) bool {
+	switch code {
+	case wire.CodeNoLeader, wire.CodeShuttingDown, wire.CodeOverloaded:
+		return true
+	}
+	return false
+}
+
 // renewals are the parts of a renewal of several leases.
 func renewals(x *check.Exchange) (ops []op) {
 	var told wire.RenewedMany

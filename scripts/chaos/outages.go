@@ -28,6 +28,31 @@ func outages(h *check.History, hits []hit) (all []time.Duration) {
 	return all
 }
 
+// gaps are, for each hit, the longest time without an acknowledged mutation, from
+// its beginning to the first that was acknowledged after it had been healed. A
+// leader that is cut off may serve for its lease, and only then is service gone.
+func gaps(h *check.History, hits []hit) (all []time.Duration) {
+	var ends []int64
+	for _, x := range h.Exchanges {
+		if x.Method != http.MethodGet && x.Status == http.StatusOK {
+			ends = append(ends, x.End)
+		}
+	}
+	slices.Sort(ends)
+	for _, one := range hits {
+		last, longest := one.At, int64(0)
+		for i, _ := slices.BinarySearch(ends, one.At); i < len(ends); i++ {
+			longest, last = max(longest, ends[i]-last), ends[i]
+			if ends[i] > one.Healed {
+				break
+			}
+		}
+		all = append(all, time.Duration(longest))
+	}
+	slices.Sort(all)
+	return all
+}
+
 // A spread is what is told of many durations.
 type spread struct{ median, p99, max time.Duration }
 

@@ -32,6 +32,20 @@ func TestOutagesCountWhatBeganAfterTheFault(t *testing.T) {
 	}
 }
 
+// A leader that is cut off may serve for a moment: the gap comes after that.
+func TestGapsAreBetweenAcknowledgements(t *testing.T) {
+	h := &check.History{Exchanges: []*check.Exchange{
+		put(90, 95, 200), put(100, 110, 200), put(115, 0, 0), put(120, 710, 200), put(715, 720, 200), put(725, 730, 200), put(3000, 3001, 200),
+	}}
+	if got := gaps(h, []hit{{At: 100 * ms, Healed: 715 * ms}}); len(got) != 1 || got[0] != 600*time.Millisecond {
+		t.Errorf("got %v, want 600ms", got)
+	}
+	// Service that comes back only after the heal counts to where it does.
+	if got := gaps(h, []hit{{At: 735 * ms, Healed: 800 * ms}}); len(got) != 1 || got[0] != 2266*time.Millisecond {
+		t.Errorf("got %v, want 2.266s", got)
+	}
+}
+
 func TestServedDemandsServiceAfterEachHit(t *testing.T) {
 	h := &check.History{Exchanges: []*check.Exchange{put(200, 400, 200)}}
 	for _, tt := range []struct {
@@ -184,11 +198,11 @@ func TestTableIsWhole(t *testing.T) {
 func TestLedgerLine(t *testing.T) {
 	s := &settings{seed: 7, commit: "abc"}
 	r := &result{nemesis: &nemesis{id: "N1"}, hits: make([]hit, 2), operations: 9, outages: []time.Duration{3 * time.Millisecond, 5 * time.Millisecond}}
-	if got, want := s.ledgerLine(time.Unix(0, 0), r), "1970-01-01T00:00:00Z\tabc\tN1\t7\t2\t9\tpass\t5\t5\t5\n"; got != want {
+	if got, want := s.ledgerLine(time.Unix(0, 0), r), "1970-01-01T00:00:00Z\tabc\tN1\t7\t2\t9\tpass\t5\t5\t5\t0\t0\t0\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	r.verdicts = []*check.Verdict{{Findings: []string{"x"}}}
-	if got := s.ledgerLine(time.Unix(0, 0), r); got != "1970-01-01T00:00:00Z\tabc\tN1\t7\t2\t9\tFAIL\t5\t5\t5\n" {
+	if got := s.ledgerLine(time.Unix(0, 0), r); got != "1970-01-01T00:00:00Z\tabc\tN1\t7\t2\t9\tFAIL\t5\t5\t5\t0\t0\t0\n" {
 		t.Errorf("got %q", got)
 	}
 }

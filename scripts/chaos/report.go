@@ -40,7 +40,7 @@ func (r *result) print(name string) (passed, failed int) {
 		}
 		fmt.Printf("%s %s %s: %s\n", word, name, v.Name, text(v))
 	}
-	fmt.Printf("     %s %d hits, %d operations, %d changes acknowledged, without service: %s\n", name, len(r.hits), r.operations, r.acked, spreadOf(r.outages))
+	fmt.Printf("     %s %d hits, %d operations, %d changes acknowledged; first service after a hit: %s; longest gap: %s\n", name, len(r.hits), r.operations, r.acked, spreadOf(r.outages), spreadOf(r.gaps))
 	return passed, failed
 }
 
@@ -71,20 +71,21 @@ func (r *run) write() error {
 }
 
 // ledgerLine is date, commit, nemesis, seed, hits, operations, verdict, and the
-// outages of a run, separated by tabs.
+// outages and gaps of a run, separated by tabs.
 func (s *settings) ledgerLine(now time.Time, r *result) string {
 	verdict := "pass"
 	if r.failed() {
 		verdict = "FAIL"
 	}
-	o := spreadOf(r.outages)
+	o, g := spreadOf(r.outages), spreadOf(r.gaps)
 	return strings.Join([]string{
 		now.UTC().Format(time.RFC3339), s.commit, r.nemesis.id, fmt.Sprint(s.seed), fmt.Sprint(len(r.hits)), fmt.Sprint(r.operations), verdict,
 		fmt.Sprintf("%d\t%d\t%d", o.median.Milliseconds(), o.p99.Milliseconds(), o.max.Milliseconds()),
+		fmt.Sprintf("%d\t%d\t%d", g.median.Milliseconds(), g.p99.Milliseconds(), g.max.Milliseconds()),
 	}, "\t") + "\n"
 }
 
-const ledgerHead = "date\tcommit\tnemesis\tseed\thits\toperations\tverdict\tmedian_ms\tp99_ms\tmax_ms\n"
+const ledgerHead = "date\tcommit\tnemesis\tseed\thits\toperations\tverdict\tmedian_ms\tp99_ms\tmax_ms\tgap_median_ms\tgap_p99_ms\tgap_max_ms\n"
 
 // enter appends to the ledger, if there is one.
 func (s *settings) enter(r *result) error {

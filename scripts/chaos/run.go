@@ -38,6 +38,7 @@ type result struct {
 	operations int // exchanges
 	acked      int64
 	outages    []time.Duration
+	gaps       []time.Duration
 	verdicts   []*check.Verdict
 }
 
@@ -260,7 +261,7 @@ func (r *run) judged(h *check.History) (*result, error) {
 	if err := r.write(); err != nil {
 		return nil, err
 	}
-	res := &result{nemesis: r.n, hits: r.e.hits, operations: len(h.Exchanges), acked: r.load.acked.count.Load(), outages: outages(h, r.e.hits)}
+	res := &result{nemesis: r.n, hits: r.e.hits, operations: len(h.Exchanges), acked: r.load.acked.count.Load(), outages: outages(h, r.e.hits), gaps: gaps(h, r.e.hits)}
 	bound := time.Duration(0)
 	if r.n.id == "N1" {
 		bound = r.maxOutage

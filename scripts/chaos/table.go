@@ -41,11 +41,11 @@ func table() []*nemesis {
 			make: func(r *rand.Rand) attack { return &oddCuts{r: r} },
 		},
 		{
-			id: "N8", what: "links that lose 10 to 30 % of their packets", unit: "4 to 8 s of loss", ci: 1, release: 100, batch: 15, settle: true, namespace: true,
+			id: "N8", what: "links that lose 10 to 30 % of their packets", unit: "time of 4 to 8 s", ci: 1, release: 100, batch: 15, settle: true, namespace: true,
 			make: func(r *rand.Rand) attack { return &lossyLinks{r} },
 		},
 		{
-			id: "N8S", what: "links on which all is 20 to 800 ms late", unit: "4 to 8 s of delay", ci: 1, release: 100, batch: 15, settle: true,
+			id: "N8S", what: "links on which all is 20 to 800 ms late", unit: "time of 4 to 8 s", ci: 1, release: 100, batch: 15, settle: true,
 			make: func(r *rand.Rand) attack { return &slowLinks{r: r} },
 		},
 		{
@@ -57,7 +57,7 @@ func table() []*nemesis {
 			make: func(r *rand.Rand) attack { return &rollingRestart{r: r} },
 		},
 		{
-			id: "N22", what: "a node gets a twentieth of a processor", unit: "4 to 8 s", ci: 1, release: 50, batch: 10, settle: true,
+			id: "N22", what: "a node gets a twentieth of a processor", unit: "time of 4 to 8 s", ci: 1, release: 50, batch: 10, settle: true,
 			make: func(r *rand.Rand) attack { return &starve{r} },
 		},
 		{

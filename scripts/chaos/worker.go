@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"fencepost/client"
-	"fencepost/httpapi/wire"
 )
 
 // Twenty names: some to be had at once or not at all, some that are queued for, and
@@ -305,13 +304,4 @@ func (w *worker) readBack(ctx context.Context) error {
 		}
 		p.After = next
 	}
-}
-
-// Codes that say no more of a mutation than that this attempt was not taken.
-func notTaken(code wire.Code) bool {
-	switch code {
-	case wire.CodeNoLeader, wire.CodeShuttingDown, wire.CodeOverloaded:
-		return true
-	}
-	return false
 }
