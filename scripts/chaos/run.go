@@ -18,11 +18,11 @@ const (
 	healBound     = 90 * time.Second
 	progressBound = 15 * time.Second // R16: from a heal to the first acknowledgement
 	warmUpBound   = 30 * time.Second
-	// minLoad is how long the load goes on at least, so that leases have expired and
-	// been superseded, and there is something to judge.
-	minLoad   = 10 * time.Second
-	busyBound = 20 * time.Second // for an attack to find something to attack
-	dumpBound = 2 * time.Minute
+	// afterwards is how long the load goes on when all is healed: so that leases have
+	// expired and been superseded, also where the faults left no time for it.
+	afterwards = 6 * time.Second
+	busyBound  = 20 * time.Second // for an attack to find something to attack
+	dumpBound  = 2 * time.Minute
 )
 
 // A finisher has clients of its own, which have to end before the load does. Its
@@ -127,12 +127,11 @@ func (r *run) underLoad(ctx context.Context, hits int) (h *check.History, err er
 	bounded, cancel := context.WithTimeout(ctx, warmUpBound)
 	err = r.load.progress(bounded, 0)
 	cancel()
-	began := time.Now()
 	if err == nil {
 		err = r.hits(ctx, hits)
 	}
 	if err == nil {
-		err = sleep(ctx, minLoad-time.Since(began))
+		err = sleep(ctx, afterwards)
 	}
 	var own *check.History
 	if f, ok := r.attack.(finisher); ok {
