@@ -7,9 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"fencepost/cluster/check"
+	"fencepost/cluster/check/linear"
+	"fencepost/cluster/check/replay"
 )
 
 // Evidence is what a run leaves to be judged.
@@ -36,36 +39,29 @@ func judge(e *evidence, bound time.Duration) []*check.Verdict {
 	return append(all, log(e)...)
 }
 
-// log asks the judges of package check: the log is that of the node that has the
-// most of it.
+// log asks the judges of package check. The log that they get is the longest, up to
+// where two nodes have it: what only one has may never have been committed.
 func log(e *evidence) []*check.Verdict {
-	if !haveJudges {
-		return nil
-	}
 	var longest []check.Entry
+	var ends []uint64
 	for _, entries := range e.entries {
 		if len(entries) > len(longest) {
 			longest = entries
 		}
+		if n := len(entries); n > 0 {
+			ends = append(ends, entries[n-1].Index)
+		}
 	}
-	all := replay(e.history, longest)
-	return append(all, agreement(e.entries), linear(e.history, e.dir))
+	slices.Sort(ends)
+	if len(ends) > 1 {
+		committed := ends[len(ends)-2]
+		longest = slices.DeleteFunc(slices.Clone(longest), func(e check.Entry) bool { return e.Index > committed })
+	}
+	return append(replay.Judge(e.history, longest), replay.Agreement(e.entries), linear.Judge(e.history, e.dir))
 }
-
-// The judges of package check are not there yet. Once they are, haveJudges is true,
-// and these four are the calls that stand behind them.
-const haveJudges = false
-
-func readEntries(io.Reader) ([]check.Entry, error)          { return nil, nil } // check.ReadEntries(from)
-func replay(*check.History, []check.Entry) []*check.Verdict { return nil }      // check.Replay(h, entries)
-func linear(*check.History, string) *check.Verdict          { return nil }      // check.Linear(h, dir)
-func agreement(map[string][]check.Entry) *check.Verdict     { return nil }      // check.Agreement(logs)
 
 // dump reads the log of a node that has stopped.
 func dump(ctx context.Context, bin string, n *node) ([]check.Entry, error) {
-	if !haveJudges {
-		return nil, nil
-	}
 	path := filepath.Join(filepath.Dir(n.log), n.name+".entries")
 	f, err := os.Create(path)
 	if err != nil {
@@ -80,7 +76,7 @@ func dump(ctx context.Context, bin string, n *node) ([]check.Entry, error) {
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return nil, err
 	}
-	entries, err := readEntries(f)
+	entries, err := check.ReadEntries(f)
 	if err != nil {
 		return nil, fmt.Errorf("log of %s: %w", n.name, err)
 	}
