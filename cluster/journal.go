@@ -36,6 +36,7 @@ type journal struct {
 	behind raft.LogStore
 	fatal  func(why string)      // a write to a file has failed: what the disk has is not known
 	took   func(seconds float64) // each append; nil: nobody asks
+	moved  func()                // each step of a settlement, which an append may wait for; nil: nobody asks
 
 	write    sync.Mutex // guards what follows: one append, deletion or change of files at a time
 	files    [2]*journalFile
@@ -237,6 +238,9 @@ func (j *journal) settle(count int) (left int, err error) {
 		clear(step) // the memory that they hold
 		j.mu.Unlock()
 		count -= len(step)
+		if j.moved != nil {
+			j.moved()
+		}
 	}
 	return 0, nil
 }
@@ -252,9 +256,20 @@ func (j *journal) drain() error {
 	return j.finish(&settlement{file: j.files[j.active], generation: newGeneration(), count: len(j.tail)})
 }
 
-// DeleteRange deletes entries, both ends included. Those of the tail settle
-// first: a file that had them could bring them back.
+// DeleteRange deletes entries, both ends included.
+//
+// From the front of the log, which is compaction, it deletes what has settled, and
+// leaves the rest for another time: nobody needs it gone, and appends need not wait.
+// A crash may bring some of that back, without a gap. At the end of the log, where
+// entries give way to others, all settles first: a file that had them could bring
+// them back.
 func (j *journal) DeleteRange(first, last uint64) error {
+	if end, ok := j.settledBefore(last); ok {
+		if first > end {
+			return nil
+		}
+		return j.behind.DeleteRange(first, end)
+	}
 	j.write.Lock()
 	defer j.write.Unlock()
 	if err := j.settled(); err != nil {
@@ -266,6 +281,18 @@ func (j *journal) DeleteRange(first, last uint64) error {
 		}
 	}
 	return errors.Join(j.behind.DeleteRange(first, last), j.lookBehind())
+}
+
+// settledBefore is how far a deletion up to last can go without touching the tail;
+// false: it reaches the end of the log.
+func (j *journal) settledBefore(last uint64) (end uint64, ok bool) {
+	j.mu.RLock()
+	defer j.mu.RUnlock()
+	n := len(j.tail)
+	if n == 0 || last >= j.tail[n-1].Index {
+		return 0, false
+	}
+	return min(last, j.tail[0].Index-1), true
 }
 
 func (j *journal) lookBehind() error {

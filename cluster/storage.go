@@ -68,6 +68,7 @@ func (n *Node) openParts() (*parts, error) {
 	})
 	n.wg.Go(func() { bolt.RunMetrics(n.closed, boltMetricsEvery) })
 	watched := watchStore(front, bolt)
+	front.moved = watched.moves
 	// The watchdog outlives everything that may wait for the disk: a node that
 	// hangs while it stops still sends heartbeats.
 	watching, stopWatching := context.WithCancel(context.Background())

@@ -63,15 +63,39 @@ func (s *watchedStore) StoreLogs(ls []*raft.Log) error {
 	return s.timed(&s.append, bytes, func() error { return s.LogStore.StoreLogs(ls) })
 }
 
+// DeleteRange deletes step by step: from the front, or, at the end of the log, from
+// the end, so that a crash in the middle leaves no gap.
 func (s *watchedStore) DeleteRange(first, last uint64) error {
+	newest, err := s.LogStore.LastIndex()
+	if err != nil {
+		return err
+	}
 	for first <= last {
-		end := min(last, first+compactionStep-1)
-		if err := s.timed(&s.compact, 0, func() error { return s.LogStore.DeleteRange(first, end) }); err != nil {
+		from, to := first, min(last, first+compactionStep-1)
+		if last >= newest {
+			from, to = max(first, last-min(last, compactionStep-1)), last
+		}
+		if err := s.timed(&s.compact, 0, func() error { return s.LogStore.DeleteRange(from, to) }); err != nil {
 			return err
 		}
-		first = end + 1
+		if last >= newest {
+			last, newest = from-1, from-1
+		} else {
+			first = to + 1
+		}
 	}
 	return nil
+}
+
+// moves tells that the disk is at work, on something that a write in progress has to
+// wait for: the write's time begins anew.
+func (s *watchedStore) moves() {
+	now := int64(time.Since(s.started))
+	for _, sl := range []*slot{&s.append, &s.compact} {
+		if since := sl.since.Load(); since != 0 && since < now {
+			sl.since.CompareAndSwap(since, now)
+		}
+	}
 }
 
 func (s *watchedStore) Set(key, value []byte) error {
@@ -82,22 +106,46 @@ func (s *watchedStore) SetUint64(key []byte, value uint64) error {
 	return s.timed(&s.stable, 0, func() error { return s.StableStore.SetUint64(key, value) })
 }
 
-// watch calls exit once a write has taken longer than bound.
+// looks is how often the watchdog looks in the bound of a write.
+const looks = 10
+
+// watch calls exit once a write has taken longer than bound, and was seen to for as
+// long: in a process that was stopped in the middle of a write, that counts for one
+// look at it.
 func (s *watchedStore) watch(ctx context.Context, bound time.Duration, exit func(why string)) {
-	t := time.NewTicker(bound / 10)
+	t := time.NewTicker(bound / looks)
 	defer t.Stop()
+	var seen sightings
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
 		}
-		now := int64(time.Since(s.started))
-		for _, sl := range []*slot{&s.append, &s.compact, &s.stable} {
-			if since := sl.since.Load(); since != 0 && time.Duration(now-since) > bound {
-				exit(fmt.Sprintf("a write to the log has taken longer than %s: the disk is stalled", bound))
-				return
-			}
+		if s.stalled(&seen, int64(time.Since(s.started)), bound) {
+			exit(fmt.Sprintf("a write to the log has taken longer than %s: the disk is stalled", bound))
+			return
 		}
 	}
+}
+
+// sightings are the writes in progress that the watchdog has seen, and how often.
+type sightings [3]struct {
+	since int64
+	times int
+}
+
+// stalled is one look, at an instant.
+func (s *watchedStore) stalled(seen *sightings, now int64, bound time.Duration) bool {
+	for i, sl := range [...]*slot{&s.append, &s.compact, &s.stable} {
+		since := sl.since.Load()
+		if seen[i].since != since {
+			seen[i].since, seen[i].times = since, 0
+		}
+		seen[i].times++
+		if since != 0 && time.Duration(now-since) > bound && seen[i].times > looks {
+			return true
+		}
+	}
+	return false
 }

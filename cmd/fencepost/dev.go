@@ -67,7 +67,9 @@ func runDev(ctx context.Context, env *environment, nodes, watchHistory int, data
 	for i := range nodes {
 		peers = append(peers, fmt.Sprintf("http://127.0.0.1:%d", devHTTPPort+i))
 	}
-	log, err := newLogger(env, "dev", logLevel, logJSON)
+	writer := newLogWriter(env.stderr, logJSON)
+	defer writer.flush()
+	log, err := newLogger(writer, "dev", logLevel, logJSON)
 	if err != nil {
 		return err
 	}
@@ -84,7 +86,7 @@ func runDev(ctx context.Context, env *environment, nodes, watchHistory int, data
 		cfg.WatchHistory = watchHistory
 		cfg.Logger, cfg.Version = log.Named(cfg.Name), buildVersion()
 		wg.Go(func() {
-			if errs[i] = serveNode(ctx, cfg.HTTPAddr, cfg, httpapi.DefaultLimits(), raft); errs[i] != nil {
+			if errs[i] = serveNode(ctx, cfg.HTTPAddr, cfg, httpapi.DefaultLimits(), raft, writer.flush); errs[i] != nil {
 				stop() // one node that cannot run ends them all, with the reason
 			}
 		})

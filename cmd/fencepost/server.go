@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/signal"
@@ -46,7 +47,9 @@ same --expect. A node that has no state asks its peers: it joins their cluster
 if there is one, and else they form one together once all are there.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			log, err := newLogger(env, cfg.Name, logLevel, logJSON)
+			writer := newLogWriter(env.stderr, logJSON)
+			defer writer.flush()
+			log, err := newLogger(writer, cfg.Name, logLevel, logJSON)
 			if err != nil {
 				return err
 			}
@@ -57,7 +60,7 @@ if there is one, and else they form one together once all are there.`,
 			if advertiseHTTP != "" {
 				cfg.HTTPAddr = advertiseHTTP
 			}
-			return serveNode(ctx, listen, cfg, limits, processMetrics(log))
+			return serveNode(ctx, listen, cfg, limits, processMetrics(log), writer.flush)
 		},
 	}
 	f := c.Flags()
@@ -88,16 +91,16 @@ if there is one, and else they form one together once all are there.`,
 	return c
 }
 
-func newLogger(env *environment, name, level string, json bool) (hclog.Logger, error) {
+func newLogger(to io.Writer, name, level string, json bool) (hclog.Logger, error) {
 	l := hclog.LevelFromString(level)
 	if l == hclog.NoLevel {
 		return nil, usageError(fmt.Errorf("log level %q is none of trace, debug, info, warn, error", level))
 	}
-	return hclog.New(&hclog.LoggerOptions{Name: name, Level: l, JSONFormat: json, Output: env.stderr}), nil
+	return hclog.New(&hclog.LoggerOptions{Name: name, Level: l, JSONFormat: json, Output: to}), nil
 }
 
 // serveNode runs one node until ctx ends.
-func serveNode(ctx context.Context, listen string, cfg cluster.Config, limits httpapi.Limits, raftMetrics prometheus.Gatherer) error {
+func serveNode(ctx context.Context, listen string, cfg cluster.Config, limits httpapi.Limits, raftMetrics prometheus.Gatherer, flushLog func()) error {
 	// A small heap would be collected dozens of times a second under load. This
 	// block is never touched, so it takes no memory; it only makes the collector
 	// wait until there is as much garbage as that.
@@ -112,6 +115,7 @@ func serveNode(ctx context.Context, listen string, cfg cluster.Config, limits ht
 	cfg.Exit = func(why string) {
 		log.Error("this node ends itself", "why", why)
 		l.Close()
+		flushLog()
 		os.Exit(exitBroken)
 	}
 	node, err := cluster.Open(cfg)
