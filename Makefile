@@ -43,6 +43,9 @@ chaos: build ## kill, stop, cut off and confuse three nodes under load, and chec
 sim: ## simulated failovers with all checks (FAILOVERS=2000; a few minutes)
 	scripts/sim.sh
 
+planted: ## put known bugs into a copy of the sources: each must be found (a few minutes)
+	scripts/planted.sh
+
 cuts: ## 50 times: a host under 'fencepost lock' is cut off, and the next takes over
 	FENCEPOST_TEST_CUTS=50 $(GO) test -count 1 -v -run 'P7_CutOff' ./cmd/fencepost
 
