@@ -23,8 +23,10 @@ for plant in testdata/planted/${PLANT:-*}.patch; do
     exit 1 # the copy is no longer what it should be
   fi
   began=$SECONDS
-  if (cd "$work" && SIM_FAILOVERS=${FAILOVERS:-150} SIM_SEED=1 timeout 300 $run) >"$work/out" 2>&1; then
-    echo "FAIL $name: nothing has found it ($run)"
+  status=0
+  (cd "$work" && SIM_FAILOVERS=${FAILOVERS:-150} SIM_SEED=1 timeout 300 $run) >"$work/out" 2>&1 || status=$?
+  if ((status == 0 || status == 124)) || grep -q 'panic: test timed out' "$work/out"; then
+    echo "FAIL $name: nothing has found it in time ($run)"
     failed=$((failed + 1))
   elif grep -q -e '\[build failed\]' -e '\[setup failed\]' "$work/out"; then
     echo "FAIL $name: it does not build"
