@@ -108,8 +108,17 @@ func problemOf(x *check.Exchange) (p wire.Problem) {
 	return p
 }
 
-// fateOf judges an attempt at a mutation.
+// fateOf judges an attempt at a mutation. Of one that the transport sent twice, an
+// answer that it was not accepted speaks of the second sending alone.
 func fateOf(x *check.Exchange) linFate {
+	fate := fateOfAnswer(x)
+	if fate == linUnapplied && x.Sent > 1 {
+		return linUnknown
+	}
+	return fate
+}
+
+func fateOfAnswer(x *check.Exchange) linFate {
 	switch {
 	case x.Unsent:
 		return linUnapplied

@@ -87,6 +87,10 @@ func soundUnanswered() map[string]func(*story) {
 			s.release(90, "a", 8)
 			s.lease(100, 110, "a", 12, 8)
 		},
+		"a grant of an attempt that was sent twice, and refused the second time": func(s *story) {
+			refused(s.acquire(10, "a", 0), 20, wire.Problem{Code: wire.CodeNoLeader}).Sent = 2
+			taken(s.acquire(30, "a", 0), 40, 5)
+		},
 		"a grant without an answer that others see": func(s *story) {
 			s.acquire(10, "a", 0)
 			taken(s.acquire(30, "a", 0), 40, 5)
