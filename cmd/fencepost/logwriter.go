@@ -19,11 +19,12 @@ type logWriter struct {
 	to    io.Writer
 	json  bool
 	lines chan logLine
-	left  atomic.Int64 // lines left out since the last one that was not
+	left  atomic.Int64 // lines left out since the last one taken
 }
 
 // logLine is a line, or, with a channel, the end of those to wait for.
 type logLine struct {
+	left    int64 // lines left out just before it
 	text    []byte
 	reached chan struct{}
 }
@@ -37,10 +38,11 @@ func newLogWriter(to io.Writer, json bool) *logWriter {
 
 // Write takes one line. It may be called from any goroutine.
 func (w *logWriter) Write(line []byte) (int, error) {
+	left := w.left.Swap(0)
 	select {
-	case w.lines <- logLine{text: append([]byte(nil), line...)}:
+	case w.lines <- logLine{left: left, text: append([]byte(nil), line...)}:
 	default:
-		w.left.Add(1)
+		w.left.Add(left + 1)
 	}
 	return len(line), nil
 }
@@ -51,8 +53,8 @@ func (w *logWriter) run() {
 			close(l.reached)
 			continue
 		}
-		if n := w.left.Swap(0); n > 0 {
-			text := fmt.Sprintf("%d lines of this log are left out: nobody read it", n)
+		if l.left > 0 {
+			text := fmt.Sprintf("%d lines of this log are left out: nobody read it", l.left)
 			if w.json {
 				text = fmt.Sprintf(`{"@level":"warn","@message":%q}`, text)
 			}
