@@ -258,10 +258,15 @@ func TestHungDiskEndsTheNode(t *testing.T) {
 		began := time.Now()
 		hung := make(chan error, 1)
 		go func() {
-			_, err := l.acquire("other", time.Second, "")
+			_, err := l.acquire("other", time.Minute, "")
 			hung <- err
 		}()
 		next := s.leader(l)
+		select {
+		case err := <-hung:
+			t.Fatalf("the proposal was answered with %v while the disk hung", err)
+		default:
+		}
 		if took := time.Since(began); took > 5500*time.Millisecond+2*time.Second {
 			t.Fatalf("another led after %s", took)
 		}
@@ -275,8 +280,12 @@ func TestHungDiskEndsTheNode(t *testing.T) {
 			t.Fatalf("the holder's renewal on the next leader: %v %v", o, err)
 		}
 		resume() // the process is gone in reality; here its goroutines must end
-		if err := <-hung; !errors.Is(err, ErrOutcomeUnknown) {
+		// The others had the entry, and committed it once one of them led.
+		if err := <-hung; err != nil && !errors.Is(err, ErrOutcomeUnknown) {
 			t.Fatalf("the proposal that hung ended as %v", err)
+		}
+		if o, err := next.acquire("other", time.Second, ""); err != nil || o.Code != fsmpb.Code_CODE_LEASE_HELD {
+			t.Fatalf("the lease of the proposal that hung: %v %v", o, err)
 		}
 	})
 }

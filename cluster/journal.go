@@ -161,6 +161,22 @@ func (j *journal) follows(logs []*raft.Log) bool {
 	return logs[0].Index > j.last
 }
 
+// logBytes is the most that a record needs for an entry beside its data.
+const logBytes = 64
+
+// hasRoom says that the entries go into the active file and nothing has to settle
+// first, which could find the disk full.
+func (j *journal) hasRoom(logs []*raft.Log) bool {
+	j.write.Lock()
+	defer j.write.Unlock()
+	bytes := recordHeadSize
+	for _, l := range logs {
+		bytes += len(l.Data) + len(l.Extensions) + logBytes
+	}
+	f := j.files[j.active]
+	return j.follows(logs) && f.at+padded(bytes) <= f.size
+}
+
 // append writes the entries to the active file, or if that is full to the other.
 func (j *journal) append(logs []*raft.Log) (fits bool, err error) {
 	for range j.files {

@@ -104,6 +104,7 @@ func (n *Node) takeOffice(ctx context.Context, mb *member) bool {
 		return false
 	}
 	n.ready.set(term)
+	mb.log.lead(term)
 	return true
 }
 

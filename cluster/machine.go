@@ -22,6 +22,8 @@ type machine struct {
 	// committed is called after each entry, with its term and what it decided,
 	// outside of mu, and before anybody is told of the entry.
 	committed func(term uint64, decided []fsm.Decision)
+	// durable waits until an entry is in this node's own log.
+	durable func(index uint64) error
 	// broken ends the node: the entry could not be applied, and going on would
 	// be divergence.
 	broken func(error)
@@ -54,12 +56,17 @@ type applied struct {
 func newMachine(committed func(uint64, []fsm.Decision), broken func(error), feed *Feed) *machine {
 	return &machine{
 		state: fsm.New(), committed: committed, broken: broken, feed: feed,
-		wake: make(chan struct{}, 1), nextExpiry: math.MaxUint64,
+		durable: func(uint64) error { return nil },
+		wake:    make(chan struct{}, 1), nextExpiry: math.MaxUint64,
 	}
 }
 
 func (m *machine) Apply(l *raft.Log) any {
 	if l.Type != raft.LogCommand || m.failed.Load() {
+		return nil
+	}
+	if m.durable(l.Index) != nil {
+		m.failed.Store(true) // the process ends
 		return nil
 	}
 	a, err := m.apply(l)

@@ -58,6 +58,7 @@ type Node struct {
 // member is the part of a node that exists once it is of a cluster.
 type member struct {
 	raft   *raft.Raft
+	log    *overlap
 	notify chan bool
 	health *health
 	close  func() error // stores and transport
@@ -138,7 +139,9 @@ func (n *Node) join() error {
 func (n *Node) run(p *parts) error {
 	notify := make(chan bool, 16)
 	conf := n.raftConfig(notify)
-	logs, err := raft.NewLogCache(2*maxAppendEntries, p.logs)
+	store := newOverlap(p.logs, p.stable, p.hasRoom, n.cfg.Exit)
+	n.machine.durable = store.durable
+	logs, err := raft.NewLogCache(2*maxAppendEntries, store)
 	if err != nil {
 		return fmt.Errorf("make log cache: %w", err)
 	}
@@ -151,7 +154,7 @@ func (n *Node) run(p *parts) error {
 			return fmt.Errorf("form cluster: %w", err)
 		}
 	}
-	r, err := raft.NewRaft(conf, n.machine, logs, p.stable, p.snaps, p.transport)
+	r, err := raft.NewRaft(conf, n.machine, logs, store, p.snaps, told{p.transport, store.committable})
 	if err != nil {
 		return fmt.Errorf("start raft: %w", err)
 	}
@@ -160,7 +163,8 @@ func (n *Node) run(p *parts) error {
 	if own := n.identity().ClusterID; of != "" && of != own {
 		return errors.Join(fmt.Errorf("the data directory's snapshot is of cluster %s, its node.json of %s", of, own), r.Shutdown().Error())
 	}
-	mb := &member{raft: r, notify: notify, health: watchHealth(r), close: p.close}
+	mb := &member{raft: r, log: store, notify: notify, health: watchHealth(r)}
+	mb.close = func() error { return errors.Join(store.written(), p.close()) }
 	n.member.Store(mb)
 	n.wg.Go(func() { n.followLeadership(n.closed, mb) })
 	n.wg.Go(func() { mb.health.run(n.closed, n.metrics.leaderChanges.Inc) })

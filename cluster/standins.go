@@ -19,7 +19,11 @@ type StandIns struct {
 	Logs      raft.LogStore // what it has stored is durable
 	Stable    raft.StableStore
 	Snapshots raft.SnapshotStore
-	Transport raft.Transport
+	Transport interface {
+		raft.Transport
+		raft.WithPreVote
+		raft.WithClose
+	}
 
 	Peers http.RoundTripper // to the other nodes' APIs; nil: none can be reached
 	Clock func() time.Time  // monotonic, by which the cluster clock moves; nil: time.Now
@@ -46,7 +50,8 @@ func OpenOn(cfg Config, s StandIns) (*Node, error) {
 	watch.Go(func() { watched.watch(watching, cfg.DiskBound, cfg.Exit) })
 	p := &parts{
 		logs: watched, stable: watched, snaps: s.Snapshots, transport: s.Transport,
-		close: func() error { stopWatching(); watch.Wait(); return nil },
+		hasRoom: func([]*raft.Log) bool { return true },
+		close:   func() error { stopWatching(); watch.Wait(); return nil },
 	}
 	for id, addr := range s.Voters {
 		p.bootstrap = append(p.bootstrap, raftServer{ID: id, Addr: addr})

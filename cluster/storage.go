@@ -24,8 +24,9 @@ type parts struct {
 	logs      raft.LogStore
 	stable    raft.StableStore
 	snaps     raft.SnapshotStore
-	transport raft.Transport
-	bootstrap []raftServer // not empty: form a cluster of these, unless there is a log already
+	transport transport
+	hasRoom   func([]*raft.Log) bool // see overlap
+	bootstrap []raftServer           // not empty: form a cluster of these, unless there is a log already
 	close     func() error
 }
 
@@ -80,7 +81,7 @@ func (n *Node) openParts() (*parts, error) {
 	watch.Go(func() { watched.watch(watching, n.cfg.DiskBound, exit) })
 	watch.Go(func() { settling.watch(watching, n.cfg.DiskBound, exit) })
 	return &parts{
-		logs: watched, stable: watched, snaps: snaps, transport: transport, bootstrap: id.Bootstrap,
+		logs: watched, stable: watched, snaps: snaps, transport: transport, hasRoom: front.hasRoom, bootstrap: id.Bootstrap,
 		close: func() error {
 			err := errors.Join(transport.Close(), front.close(), bolt.Close())
 			stopWatching()
