@@ -26,6 +26,7 @@ type disk struct {
 	each      time.Duration
 	hang      chan struct{} // not nil: writes hang
 	hung      time.Time     // since when the first of them does
+	torn      int           // appends that were under way at a crash
 	snapshots []*snapshot   // newest last
 	archive   map[uint64]*raft.Log
 }
@@ -55,6 +56,13 @@ func (d *disk) stall() {
 	if d.hang == nil {
 		d.hang, d.hung = make(chan struct{}), time.Time{}
 	}
+}
+
+// tears is how many appends crashes have caught.
+func (d *disk) tears() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.torn
 }
 
 // hangs is for how long a write has been hanging.
@@ -121,6 +129,7 @@ func (m *mounted) StoreLogs(ls []*raft.Log) error {
 	}
 	if before { // it was under way: some of it may have reached the disk
 		m.d.mu.Lock()
+		m.d.torn++
 		n := m.d.rng.IntN(len(ls) + 1)
 		latest := m.d.boot == m.boot+1
 		m.d.mu.Unlock()

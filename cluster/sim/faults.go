@@ -29,6 +29,7 @@ var faults = []fault{
 	{"N5 a client is cut off", 4, cutClient},
 	{"N11 the leader's disk is slow", 3, slowDisk},
 	{"N12 the leader's disk hangs", 2, hangDisk},
+	{"N15 power fails while the leader writes", 5, crashWriting},
 	{"N17 leader is stopped in order", 6, stopLeader},
 	{"N21 a node is away for long", 4, longAway},
 }
@@ -117,6 +118,42 @@ func crashAll(w *world, r *rand.Rand) bool {
 	}
 	wg.Wait()
 	return true
+}
+
+// crashWriting lets the power of the leader fail in the middle of a write, which one
+// follower has finished and the other has not heard of; and then lets the two that do
+// not have it go on without the third.
+func crashWriting(w *world, r *rand.Rand) bool {
+	h := w.leader()
+	if h == nil {
+		return false
+	}
+	others := w.others(h)
+	r.Shuffle(len(others), func(i, j int) { others[i], others[j] = others[j], others[i] })
+	behind := w.net.between(h.name, others[0].name)
+	for _, l := range behind {
+		l.cut()
+	}
+	h.disk.slow(time.Second)
+	time.Sleep(between(r, 20*time.Millisecond, 700*time.Millisecond))
+	before := h.disk.tears()
+	h.crash()
+	var ahead []*link
+	for _, o := range []*host{h, others[0]} {
+		ahead = append(ahead, w.net.between(others[1].name, o.name)...)
+	}
+	for _, l := range ahead {
+		l.cut()
+	}
+	for _, l := range behind {
+		l.heal()
+	}
+	w.must(h.start())
+	time.Sleep(between(r, time.Second, 4*time.Second))
+	for _, l := range ahead {
+		l.heal()
+	}
+	return h.disk.tears() > before
 }
 
 // longAway lets a node miss so much that it needs a snapshot, and lets the leader

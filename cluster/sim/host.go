@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,6 +105,9 @@ func (h *host) watchExit(p *process) {
 	select {
 	case why := <-p.exited:
 		h.w.exits.add(h.name + ": " + why)
+		if strings.Contains(why, "replica") || strings.Contains(why, "cannot be applied") {
+			h.w.wrong.add(fmt.Sprintf("P14 %s ended itself: %s", h.name, why))
+		}
 		if h.up.Load() == p && h.crash() {
 			time.Sleep(time.Second)
 			h.w.must(h.start())
