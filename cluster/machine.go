@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -156,7 +157,13 @@ func (m *machine) view(see func(*fsm.State)) {
 }
 
 // Snapshot is quick: the state is copied on write (see package fsm).
+//
+// There is none once an entry could not be applied: Raft would note that entry as
+// part of it, and a restart would go on behind it.
 func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
+	if m.failed.Load() {
+		return nil, errors.New("an entry could not be applied")
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return persisted{m.state.Snapshot()}, nil
@@ -165,6 +172,10 @@ func (m *machine) Snapshot() (raft.FSMSnapshot, error) {
 func (m *machine) Restore(r io.ReadCloser) error {
 	defer r.Close()
 	s, err := fsm.ReadSnapshot(r)
+	if errors.Is(err, fsm.ErrUnknown) { // Raft would try again for ever, or an older one
+		m.failed.Store(true)
+		m.broken(fmt.Errorf("a snapshot cannot be used: %w", err))
+	}
 	if err != nil {
 		return err
 	}

@@ -39,6 +39,7 @@ type Node struct {
 	reprove  chan struct{} // buffer of one: prove leadership again
 	peers    *http.Client  // to the other nodes' APIs
 	clock    func() time.Time
+	schema   schema
 
 	reading  atomic.Pointer[reading] // nil unless leading
 	member   atomic.Pointer[member]  // nil until it is of a cluster
@@ -97,7 +98,7 @@ func newNode(cfg Config) *Node {
 		cfg: cfg, log: cfg.Logger, metrics: newMetrics(), pauses: newPauses(cfg.LeaderLease),
 		renewals: newRenewals(), gate: newGate(maxProposals), waits: newWaits(),
 		confirms: newConfirms(), ready: newReadiness(), reprove: make(chan struct{}, 1),
-		clock: time.Now,
+		clock: time.Now, schema: ownSchema(),
 		peers: &http.Client{Transport: &http.Transport{IdleConnTimeout: time.Minute}}, // never by a proxy
 	}
 	n.machine = newMachine(n.committed, n.broken, NewFeed(cfg.WatchHistory, cfg.MaxWatchers))

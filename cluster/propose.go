@@ -50,6 +50,9 @@ func (n *Node) propose(ctx context.Context, received time.Time, c *fsmpb.Command
 	if mb == nil || n.reading.Load() == nil {
 		return none, ErrNoLeader
 	}
+	if err := n.understoodByAll(mb, c); err != nil {
+		return none, err
+	}
 	// What waits at the gate counts as well, or it would grow without a limit.
 	size := int64(proto.Size(c)) + stampBytes
 	// Renewals, Advances and Ticks are few in flight, and writes must not crowd

@@ -26,12 +26,13 @@ type sim struct {
 
 type simNode struct {
 	*Node
-	now   atomic.Pointer[Node] // the same, for goroutines that go on over a restart
-	s     *sim
-	id    string
-	store *simStore
-	snaps *raft.InmemSnapshotStore
-	trans *raft.InmemTransport
+	now          atomic.Pointer[Node] // the same, for goroutines that go on over a restart
+	s            *sim
+	id           string
+	schemaAtBoot *schema // nil: this program's
+	store        *simStore
+	snaps        *raft.InmemSnapshotStore
+	trans        *raft.InmemTransport
 
 	mu     sync.Mutex // guards exited
 	exited string
@@ -132,7 +133,7 @@ func (n *simNode) boot(server raftServer, change func(*Config)) {
 	}
 	var err error
 	n.Node, err = OpenOn(cfg, StandIns{
-		ID: server.ID, ClusterID: "c1", Voters: voters, Logs: n.store, Stable: n.store, Snapshots: n.snaps, Transport: n.trans,
+		ID: server.ID, ClusterID: "c1", Voters: voters, Logs: n.store, Stable: n.store, Snapshots: n.snaps, Transport: n.trans, schema: n.schemaAtBoot,
 	})
 	if err != nil {
 		n.s.t.Fatal(err)

@@ -27,6 +27,8 @@ type StandIns struct {
 
 	Peers http.RoundTripper // to the other nodes' APIs; nil: none can be reached
 	Clock func() time.Time  // monotonic, by which the cluster clock moves; nil: time.Now
+
+	schema *schema // nil: this program's
 }
 
 // OpenOn starts a node of a cluster on stand-ins. The caller must Close it, and then
@@ -39,6 +41,9 @@ func OpenOn(cfg Config, s StandIns) (*Node, error) {
 	n.id = identity{Name: cfg.Name, ID: s.ID, ClusterID: s.ClusterID}
 	if s.Clock != nil {
 		n.clock = s.Clock
+	}
+	if s.schema != nil {
+		n.schema = *s.schema
 	}
 	if s.Peers != nil {
 		n.peers = &http.Client{Transport: s.Peers}

@@ -1,7 +1,6 @@
 package fsm
 
 import (
-	"errors"
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
@@ -9,11 +8,6 @@ import (
 
 	"fencepost/fsm/fsmpb"
 )
-
-// Understands is the newest command version that this code can apply. Members
-// announce it (fsmpb.Node), so that a leader proposes nothing that one of them
-// would have to stop at.
-const Understands = 1
 
 // Encode is the form of a command in the log.
 func Encode(c *fsmpb.Command) ([]byte, error) {
@@ -32,10 +26,10 @@ func Decode(b []byte) (*fsmpb.Command, error) {
 		return nil, fmt.Errorf("decode command: %w", err)
 	}
 	if name, ok := unknownIn(c.ProtoReflect()); ok {
-		return nil, fmt.Errorf("decode command: a field or value of %s is unknown to this version of fencepost", name)
+		return nil, fmt.Errorf("decode command: a field or value of %s is %w", name, ErrUnknown)
 	}
 	if c.Op == nil {
-		return nil, errors.New("decode command: it is empty, or unknown to this version of fencepost")
+		return nil, fmt.Errorf("decode command: it is empty, or %w", ErrUnknown)
 	}
 	return c, nil
 }

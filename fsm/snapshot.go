@@ -268,7 +268,7 @@ func (r *snapshotReader) record() (*fsmpb.Record, error) {
 		return nil, bad("%v", err)
 	}
 	if name, ok := unknownIn(rec.ProtoReflect()); ok {
-		return nil, bad("a field or value of %s is unknown to this version of fencepost", name)
+		return nil, bad("a field or value of %s is %w", name, ErrUnknown)
 	}
 	return rec, nil
 }
@@ -370,7 +370,7 @@ func (p *loader) record(rec *fsmpb.Record, first bool) error {
 
 func (s *State) loadHeader(h *fsmpb.Header) error {
 	if h.Version != snapshotVersion {
-		return bad("format %d is unknown to this version of fencepost", h.Version)
+		return bad("format %d is %w", h.Version, ErrUnknown)
 	}
 	s.clusterID, s.index, s.base = h.ClusterId, h.Index, h.Base
 	s.clockMS, s.floor, s.lastToken = h.ClockMs, h.Floor, h.LastToken

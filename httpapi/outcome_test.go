@@ -71,6 +71,7 @@ func TestErrorsOfTheNodeAreAnsweredHonestly(t *testing.T) {
 		{cluster.ErrShuttingDown, 503, "shutting_down", 503},
 		{cluster.ErrOverloaded, 503, "overloaded", 503},
 		{fmt.Errorf("wrapped: %w", cluster.ErrNoLeader), 503, "no_leader", 503},
+		{&cluster.NotUnderstoodError{Member: "n2", Understands: 1, Need: 2}, 503, "not_ready", 503},
 		{&cluster.QuotaError{What: "leases", Limit: 7}, 429, "quota_reached", 0},
 		{&cluster.QueueFullError{Limit: 7}, 429, "queue_full", 0},
 		{cluster.ErrOutcomeUnknown, 504, "outcome_unknown", 503},

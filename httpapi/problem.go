@@ -73,6 +73,7 @@ func (x *exchange) failed(err error, mutation bool) {
 	var quota *cluster.QuotaError
 	var queue *cluster.QueueFullError
 	var compacted *cluster.CompactedError
+	var older *cluster.NotUnderstoodError
 	unknown := errors.Is(err, cluster.ErrOutcomeUnknown) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 	switch {
 	case unknown && mutation:
@@ -85,6 +86,8 @@ func (x *exchange) failed(err error, mutation bool) {
 		x.refuse(wire.CodeShuttingDown, "")
 	case errors.Is(err, cluster.ErrOverloaded):
 		x.refuse(wire.CodeOverloaded, "")
+	case errors.As(err, &older):
+		x.refuse(wire.CodeNotReady, older.Error())
 	case errors.As(err, &quota):
 		x.refuse(wire.CodeQuotaReached, quota.Error())
 	case errors.As(err, &queue):

@@ -30,7 +30,7 @@ const (
 	CodeNoLeader        Code = "no_leader"
 	CodeShuttingDown    Code = "shutting_down"
 	CodeOverloaded      Code = "overloaded"
-	CodeNotReady        Code = "not_ready" // of /readyz only
+	CodeNotReady        Code = "not_ready" // of /readyz; of the rest: a member runs a version that is too old for it
 	CodeNotLive         Code = "not_live"  // of /livez only
 	CodeOutcomeUnknown  Code = "outcome_unknown"
 )
