@@ -17,7 +17,7 @@ import (
 //	release NAME token= [principal= key=]
 //	put|delete|fence|check KEY token= [value= type= guard=held lease= if-version= principal= key= server]
 //	txn token= [as above]                   and lines put|delete|fence|check KEY [value= type= if-version=]
-//	advance, tick, set-node NAME id= cluster=, remove-node NAME id=
+//	advance, tick [own], set-node NAME id= cluster= [raft= http= version= understands= voter], remove-node NAME id=
 //	clock +5s      the leader's reading moves; the next entry carries it; clock -5s moves it back
 //	term 2         Raft's term from here on
 //	skip 5         Raft uses five indexes for itself
@@ -38,6 +38,8 @@ type scriptRun struct {
 	next  uint64
 	names map[string]uint64 // by as=
 	shown map[EventKind]bool
+	// applied is told of every entry; nil: nobody asks.
+	applied func(index, term uint64, c *fsmpb.Command, o *fsmpb.Outcome)
 }
 
 func newScriptRun(t *testing.T) *scriptRun {
@@ -69,6 +71,9 @@ func (r *scriptRun) command(line string, below []string) []string {
 	o, events, err := r.s.Apply(r.next, r.term, c)
 	if err != nil {
 		l.fail("%v", err)
+	}
+	if r.applied != nil {
+		r.applied(r.next, r.term, c, o)
 	}
 	r.next++
 	if as != "" {
@@ -148,10 +153,17 @@ func (r *scriptRun) entry(l *scriptLine, below []string) *fsmpb.Command {
 	case "advance":
 		return &fsmpb.Command{Op: &fsmpb.Command_Advance{Advance: &fsmpb.Advance{}}}
 	case "tick":
-		return &fsmpb.Command{Op: &fsmpb.Command_Tick{Tick: &fsmpb.Tick{}}}
+		c := &fsmpb.Tick{}
+		if l.name == "own" { // as a leader's
+			c.Digest, c.DigestIndex, c.DigestVersion = r.s.Digest(), r.s.Index(), DigestVersion
+		}
+		return &fsmpb.Command{Op: &fsmpb.Command_Tick{Tick: c}}
 	case "set-node":
 		return &fsmpb.Command{Op: &fsmpb.Command_SetNode{SetNode: &fsmpb.SetNode{
-			ClusterId: l.arg("cluster"), Node: &fsmpb.Node{Name: l.name, Id: l.arg("id")},
+			ClusterId: l.arg("cluster"), Node: &fsmpb.Node{
+				Name: l.name, Id: l.arg("id"), RaftAddr: l.arg("raft"), HttpAddr: l.arg("http"),
+				Voter: l.has("voter"), Version: l.arg("version"), Understands: uint32(l.num("understands")),
+			},
 		}}}
 	case "remove-node":
 		return &fsmpb.Command{Op: &fsmpb.Command_RemoveNode{RemoveNode: &fsmpb.RemoveNode{Name: l.name, Id: l.arg("id")}}}
