@@ -6,11 +6,12 @@ import "fencepost/fsm/fsmpb"
 // behind it. The leader proposes another while something is due.
 const maxAdvance = 1000
 
-// advance ends leases, graces and waits whose time is up, then removes records
+// advance ends waits from before a restore and leases, graces and waits whose time
+// is up, then removes records
 // that have been kept long enough, each in the order of their deadlines; and it
 // grants one waiter, the one with the lowest ticket of those that can be.
 func (s *State) advance() *fsmpb.Outcome {
-	left := maxAdvance
+	left := s.dropRestored(maxAdvance)
 	for ; left > 0; left-- {
 		d, ok := s.expiries.Min()
 		if !ok || d.at > s.clockMS {
@@ -51,7 +52,7 @@ func (s *State) over(d due) {
 	switch d.of {
 	case dueWait:
 		if w, ok := s.waiters.Get(waiterAt(d.key, d.token)); ok {
-			s.leave(w, fsmpb.Reason_REASON_TIMEOUT)
+			s.leave(w, s.whyOver(w))
 		}
 	case dueGrace:
 		if l, ok := s.leases.Get(d.key); ok {
@@ -67,7 +68,7 @@ func (s *State) over(d due) {
 // NextExpiryMS is the cluster time from which an Advance has somebody to end or
 // to grant, whom others wait for.
 func (s *State) NextExpiryMS() (uint64, bool) {
-	if s.ready.Len() > 0 {
+	if s.ready.Len() > 0 || s.waitsRestored() {
 		return s.clockMS, true
 	}
 	d, ok := s.expiries.Min()

@@ -98,7 +98,7 @@ func (s *State) Apply(index, term uint64, c *fsmpb.Command) (*fsmpb.Outcome, []E
 		return nil, nil, fmt.Errorf("apply entry %d: unknown command %T", index, c.Op)
 	}
 	if o.Index == 0 { // a repetition carries the index of the entry that decided
-		o.Index = index
+		o.Index = s.index
 	}
 	s.settle()
 	s.raiseFloor()

@@ -20,6 +20,9 @@ func (s *State) Digest() uint64 {
 	var b hashed
 	b.u64(s.sum, s.base, s.index, s.clockMS, s.floor, s.lastToken)
 	b.str(s.clusterID)
+	if s.restored != 0 { // a state that never jumped has the digest it always had
+		b.u64(s.restored)
+	}
 	return b.sum()
 }
 

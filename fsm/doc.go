@@ -32,6 +32,7 @@
 //	apply.go     an entry in, an outcome and events out; the clock
 //	lease.go     acquire, renew, release
 //	queue.go     waiting in line, cancel
+//	jump.go      the index jumps, and what is from before is over (P1, P5)
 //	advance.go   ending and removing what is due
 //	write.go     guarded writes: the fence
 //	request.go   requests that are applied once (P11)

@@ -37,8 +37,8 @@ func (s *State) taken(name string) *fsmpb.Outcome {
 	if !ok {
 		return o
 	}
-	if l.GraceUntilMS != 0 {
-		o.GraceMs = left(l.GraceUntilMS, s.clockMS)
+	if until := s.graceUntil(l); until != 0 {
+		o.GraceMs = left(until, s.clockMS)
 	} else if h := l.First(); h != nil {
 		o.Holder, o.Token, o.ExpiresInMs = h.Holder, h.Token, h.ExpiresInMS(s.clockMS)
 	}
@@ -61,7 +61,9 @@ func (s *State) grant(c *fsmpb.Acquire, w *Waiter) *fsmpb.Outcome {
 	}
 	l, ok := s.leases.Get(c.Name)
 	if ok {
-		h.Previous = l.previous(s.clockMS)
+		if h.Previous = l.previous(s.clockMS); s.before(h.Previous) {
+			h.Previous = 0 // not on record
+		}
 		e.PreviousToken, e.PreviousHolder = h.Previous, l.holderOf(h.Previous)
 	}
 	if !ok || !l.Live() {
@@ -103,7 +105,7 @@ func (s *State) acquiredBefore(c *fsmpb.Acquire, o *fsmpb.Outcome, attempt uint6
 	l, ok := s.leases.Get(c.Name)
 	var h *Holder
 	if ok {
-		h = l.holder(o.Token)
+		h = s.holder(l, o.Token)
 	}
 	switch o.Code {
 	case fsmpb.Code_CODE_OK:
@@ -117,7 +119,7 @@ func (s *State) acquiredBefore(c *fsmpb.Acquire, o *fsmpb.Outcome, attempt uint6
 		if h != nil {
 			fresh.ExpiresInMs = h.ExpiresInMS(s.clockMS)
 		} else if o.Token == 0 && ok {
-			fresh.GraceMs = left(l.GraceUntilMS, s.clockMS)
+			fresh.GraceMs = left(s.graceUntil(l), s.clockMS)
 		}
 	case fsmpb.Code_CODE_QUEUED:
 		again := s.requeue(c, o)
@@ -149,7 +151,7 @@ func (s *State) renewOne(r *fsmpb.Renewal) *fsmpb.Outcome {
 	if !ok {
 		return s.lost(r.GetName(), r.GetToken())
 	}
-	h := l.holder(r.Token)
+	h := s.holder(l, r.Token)
 	if h == nil || h.ExpiresInMS(s.clockMS) == 0 {
 		return s.lost(r.GetName(), r.GetToken())
 	}
@@ -189,7 +191,7 @@ func (s *State) release(c *fsmpb.Release) *fsmpb.Outcome {
 	}
 	o := &fsmpb.Outcome{Name: c.Name, Token: c.Token}
 	if l, ok := s.leases.Get(c.Name); ok {
-		if h := l.holder(c.Token); h != nil && h.Principal != c.Principal {
+		if h := s.holder(l, c.Token); h != nil && h.Principal != c.Principal {
 			return &fsmpb.Outcome{Code: fsmpb.Code_CODE_FORBIDDEN, Name: c.Name}
 		} else if h != nil {
 			s.end(l, h, fsmpb.Reason_REASON_RELEASED, s.clockMS)
@@ -223,12 +225,16 @@ func (s *State) endGrace(l *Lease) {
 // end takes a holder from its lease. Under one slot its token stays on record.
 // atMS is the cluster time at which it ended.
 func (s *State) end(l *Lease, h *Holder, why fsmpb.Reason, atMS uint64) *Lease {
+	expired := why == fsmpb.Reason_REASON_EXPIRED
+	if expired && s.before(h.Token) {
+		why = fsmpb.Reason_REASON_RESTORED
+	}
 	next := l.without(h, why, atMS+KeepEndedMS)
 	e := Event{
 		Kind: EventReleased, Name: l.Name, PreviousHolder: h.Holder, PreviousToken: h.Token, Reason: why,
 		Slots: l.Slots, Take: h.Take, QueueLength: s.QueueLength(l.Name),
 	}
-	if why == fsmpb.Reason_REASON_EXPIRED {
+	if expired {
 		e.Kind = EventExpired
 		s.totals.Expirations++
 		if h.GraceMS > 0 {
@@ -250,11 +256,13 @@ func (s *State) end(l *Lease, h *Holder, why fsmpb.Reason, atMS uint64) *Lease {
 func (s *State) lost(name string, token uint64) *fsmpb.Outcome {
 	o := &fsmpb.Outcome{Code: fsmpb.Code_CODE_LEASE_LOST, Name: name, Token: token, Reason: fsmpb.Reason_REASON_ENDED}
 	l, ok := s.leases.Get(name)
-	if !ok {
-		return o
+	if ok {
+		o.LastToken = l.LastToken
 	}
-	o.LastToken = l.LastToken
 	switch {
+	case s.before(token):
+		o.Reason = fsmpb.Reason_REASON_RESTORED // also where there is no record
+	case !ok:
 	case l.holder(token) != nil:
 		o.Reason = fsmpb.Reason_REASON_EXPIRED
 	case l.former != nil && l.former.Token == token:

@@ -71,6 +71,7 @@ func (s *State) setWaiter(w *Waiter) {
 		s.sum -= old.hash
 		s.expiries.Delete(due{old.UntilMS, dueWait, name, old.Ticket})
 	} else {
+		s.tickets.Set(w.Ticket, name)
 		q, _ := s.queues.Get(name)
 		q.length++
 		s.queues.Set(name, q)
@@ -85,6 +86,7 @@ func (s *State) setWaiter(w *Waiter) {
 func (s *State) removeWaiter(w *Waiter) {
 	name := w.Acquire.Name
 	s.waiters.Delete(w)
+	s.tickets.Delete(w.Ticket)
 	s.sum -= w.hash
 	s.expiries.Delete(due{w.UntilMS, dueWait, name, w.Ticket})
 	q, _ := s.queues.Get(name)
@@ -111,7 +113,7 @@ func (s *State) settle() {
 		}
 		was := q.ready
 		q.ready = 0
-		if w := s.head(name); w != nil && s.fits(name, w.Acquire) {
+		if w := s.head(name); w != nil && !s.before(w.Ticket) && s.fits(name, w.Acquire) {
 			q.ready = w.Ticket
 		}
 		if was != q.ready && was != 0 {
@@ -149,7 +151,7 @@ func (s *State) fits(name string, c *fsmpb.Acquire) bool {
 	switch {
 	case !ok:
 		return true
-	case l.GraceUntilMS != 0:
+	case l.GraceUntilMS != 0 || s.before(l.firstToken()):
 		return false
 	case !l.Live():
 		return true
@@ -194,10 +196,10 @@ func (s *State) requeue(c *fsmpb.Acquire, o *fsmpb.Outcome) *fsmpb.Outcome {
 func (s *State) dropOverdue(name string) {
 	for {
 		w := s.head(name)
-		if w == nil || w.UntilMS > s.clockMS {
+		if w == nil || w.UntilMS > s.clockMS && !s.before(w.Ticket) {
 			return
 		}
-		s.leave(w, fsmpb.Reason_REASON_TIMEOUT)
+		s.leave(w, s.whyOver(w))
 	}
 }
 
@@ -276,7 +278,7 @@ func (s *State) cancel(c *fsmpb.Cancel) *fsmpb.Outcome {
 			break
 		}
 		// A write's outcome has a token, too.
-		if h := l.holder(r.outcome.Token); h != nil && h.requestKey == key {
+		if h := s.holder(l, r.outcome.Token); h != nil && h.requestKey == key {
 			s.end(l, h, fsmpb.Reason_REASON_RELEASED, s.clockMS)
 			done := &fsmpb.Outcome{Code: fsmpb.Code_CODE_CANCELLED, Name: c.Name, Token: h.Token}
 			s.decide(key, done, s.clockMS+KeepRequestMS)

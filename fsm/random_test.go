@@ -47,6 +47,10 @@ func TestRandomAgainstModel(t *testing.T) {
 				}
 				compareWithModel(t, s, m)
 			}
+			if oneIn(t, 40, "recovery") {
+				jumpBoth(t, s, m, g)
+				w.watch(t, s, nil)
+			}
 			g.learn(t, c, got, events)
 		}
 	})
@@ -84,6 +88,22 @@ func TestFullAdvancesAgainstModel(t *testing.T) {
 	if c := s.Counts(); c.Leases+c.Requests != 0 {
 		t.Errorf("%d leases and %d requests are left", c.Leases, c.Requests)
 	}
+}
+
+// jumpBoth is what a recovery does to the state, between two entries.
+func jumpBoth(t *rapid.T, s *State, m *model.Machine, g *generator) {
+	t.Helper()
+	j := Jump{SinceMS: pick[uint64](t, "since", 0, g.nowMS, 1<<30), Above: pick(t, "above", 0, g.index, g.index+1<<34)}
+	to, err := j.To(s.Index())
+	if err == nil {
+		err = s.Jump(j)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Jump(to)
+	g.index = to // learn goes on from here
+	compareWithModel(t, s, m)
 }
 
 // modelEvents are the model's, as this package has them.
@@ -174,8 +194,8 @@ func throughSnapshot(t rapid.TB, s *State) *State {
 // compareWithModel compares all that both have.
 func compareWithModel(t rapid.TB, s *State, m *model.Machine) {
 	t.Helper()
-	numbers := fmt.Sprint(s.ClusterID(), s.Index(), s.ClockMS(), s.Floor(), s.LastToken(), s.Totals())
-	if want := fmt.Sprint(m.ClusterID, m.Index, m.Clock, m.Floor, m.LastGranted, m.Totals); numbers != want {
+	numbers := fmt.Sprint(s.ClusterID(), s.Index(), s.ClockMS(), s.Floor(), s.RestoreFloor(), s.LastToken(), s.Totals())
+	if want := fmt.Sprint(m.ClusterID, m.Index, m.Clock, m.Floor, m.RestoreFloor, m.LastGranted, m.Totals); numbers != want {
 		t.Fatalf("got numbers %s, want %s", numbers, want)
 	}
 	c, present := s.Counts(), 0
@@ -192,9 +212,13 @@ func compareWithModel(t rapid.TB, s *State, m *model.Machine) {
 		t.Fatalf("got %+v, want %d keys of %d, %d leases, %d requests", c, present, len(m.Keys), len(m.Leases), len(m.Requests))
 	}
 	for name, want := range m.Leases {
-		l, ok := s.Lease(name)
+		l, ok := s.leases.Get(name)
 		if !ok || !sameLease(want, l) {
 			t.Fatalf("lease %s: got %+v, want %+v", name, l, want)
+		}
+		shown, _ := s.Lease(name)
+		if shown.GraceUntilMS != m.GraceUntil(want) || shown.GraceUntilMS != 0 && m.GraceUntil(want) != want.GraceUntilMS && shown.Live() {
+			t.Fatalf("lease %s: shown as %+v, grace until %d wanted", name, shown, m.GraceUntil(want))
 		}
 	}
 	compareQueues(t, s, m)

@@ -63,6 +63,14 @@ func (l *Lease) Used() (n uint64) {
 	return n
 }
 
+// firstToken is the oldest of the holders'; 0: there is none.
+func (l *Lease) firstToken() uint64 {
+	if l.Live() {
+		return l.Holders[0].Token
+	}
+	return 0
+}
+
 // First is the holder that ends first; nil if there is none.
 func (l *Lease) First() (first *Holder) {
 	for _, h := range l.Holders {

@@ -44,7 +44,7 @@ func (s *State) Snapshot() *Snapshot {
 	c.leases, c.keys = s.leases.Copy(), s.keys.Copy()
 	c.waiters, c.requests, c.nodes = s.waiters.Copy(), s.requests.Copy(), s.nodes.Copy()
 	c.tokens, c.expiries, c.removals, c.tombstones = nil, nil, nil, nil
-	c.queues, c.ready, c.events, c.touched = nil, nil, nil, nil
+	c.tickets, c.queues, c.ready, c.events, c.touched = nil, nil, nil, nil, nil
 	return &Snapshot{&c}
 }
 
@@ -373,7 +373,7 @@ func (s *State) loadHeader(h *fsmpb.Header) error {
 		return bad("format %d is %w", h.Version, ErrUnknown)
 	}
 	s.clusterID, s.index, s.base = h.ClusterId, h.Index, h.Base
-	s.clockMS, s.floor, s.lastToken = h.ClockMs, h.Floor, h.LastToken
+	s.clockMS, s.floor, s.lastToken, s.restored = h.ClockMs, h.Floor, h.LastToken, h.RestoreFloor
 	if t := h.Totals; t != nil {
 		s.totals = Totals{
 			Grants: t.Grants, Renewals: t.Renewals, Expirations: t.Expirations, Releases: t.Releases,
@@ -388,7 +388,7 @@ func (s *State) header() *fsmpb.Header {
 	t := s.totals
 	return &fsmpb.Header{
 		Version: snapshotVersion, ClusterId: s.clusterID, Index: s.index, Base: s.base,
-		ClockMs: s.clockMS, Floor: s.floor, LastToken: s.lastToken,
+		ClockMs: s.clockMS, Floor: s.floor, LastToken: s.lastToken, RestoreFloor: s.restored,
 		Totals: &fsmpb.Totals{
 			Grants: t.Grants, Renewals: t.Renewals, Expirations: t.Expirations, Releases: t.Releases,
 			RefusedBelowWatermark: t.BelowWatermark, RefusedNewerIssued: t.NewerIssued, RefusedNotOnRecord: t.NotOnRecord,

@@ -59,6 +59,7 @@ type State struct {
 	index     uint64 // public index of the last entry applied
 	clockMS   uint64
 	floor     uint64
+	restored  uint64 // the floor that the newest jump set; see jump.go
 	lastToken uint64 // newest token ever granted
 	totals    Totals
 
@@ -73,6 +74,7 @@ type State struct {
 	expiries   *btree.BTreeG[due]         // deadlines of holders, graces and waits
 	removals   *btree.BTreeG[due]         // when ended leases and requests leave
 	tombstones *btree.BTreeG[due]         // watermarks of keys without a value
+	tickets    *btree.Map[uint64, string] // of waiters, with the lease's name
 	queues     *btree.Map[string, queue]  // of the names that somebody waits for
 	ready      *btree.BTreeG[due]         // heads that can be granted, by ticket
 	held       int
@@ -96,6 +98,7 @@ func New() *State {
 		expiries:   newDueTree(),
 		removals:   newDueTree(),
 		tombstones: newDueTree(),
+		tickets:    btree.NewMap[uint64, string](0),
 		queues:     btree.NewMap[string, queue](0),
 		ready:      newDueTree(),
 	}
@@ -141,8 +144,14 @@ func (s *State) Counts() Counts {
 }
 
 // Lease is the lease of that name, live or ended and on record. The caller
-// must not change it.
-func (s *State) Lease(name string) (*Lease, bool) { return s.leases.Get(name) }
+// must not change it. One from before a restore is shown as the grace that it is.
+func (s *State) Lease(name string) (*Lease, bool) {
+	l, ok := s.leases.Get(name)
+	if ok {
+		l = s.asGrace(l)
+	}
+	return l, ok
+}
 
 // Key is the record of that key, which may be only a watermark. The caller
 // must not change it.
@@ -151,7 +160,11 @@ func (s *State) Key(key string) (*Key, bool) { return s.keys.Get(key) }
 // Leases lists those whose name has the prefix and comes after "after", in
 // name order, at most limit. more says that others follow.
 func (s *State) Leases(prefix, after string, limit int) (page []*Lease, more bool) {
-	return scan(s.leases, prefix, after, limit, func(*Lease) bool { return true })
+	page, more = scan(s.leases, prefix, after, limit, func(*Lease) bool { return true })
+	for i, l := range page {
+		page[i] = s.asGrace(l)
+	}
+	return page, more
 }
 
 // Keys lists those that have a value, as Leases does.
@@ -315,8 +328,9 @@ func (s *State) setKey(key string, k *Key) {
 // join it at the top, so the floor never falls (P5).
 func (s *State) raiseFloor() {
 	f := s.lastToken
-	if oldest, _, ok := s.tokens.Min(); ok {
+	s.tokens.Ascend(s.restored+1, func(oldest uint64, _ string) bool {
 		f = oldest - 1
-	}
+		return false
+	})
 	s.floor = max(s.floor, f)
 }

@@ -1977,6 +1977,7 @@ type Header struct {
 	Floor         uint64                 `protobuf:"varint,6,opt,name=floor,proto3" json:"floor,omitempty"`
 	LastToken     uint64                 `protobuf:"varint,7,opt,name=last_token,json=lastToken,proto3" json:"last_token,omitempty"`
 	Totals        *Totals                `protobuf:"bytes,8,opt,name=totals,proto3" json:"totals,omitempty"`
+	RestoreFloor  uint64                 `protobuf:"varint,9,opt,name=restore_floor,json=restoreFloor,proto3" json:"restore_floor,omitempty"` // the floor that the newest jump of the index set
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2065,6 +2066,13 @@ func (x *Header) GetTotals() *Totals {
 		return x.Totals
 	}
 	return nil
+}
+
+func (x *Header) GetRestoreFloor() uint64 {
+	if x != nil {
+		return x.RestoreFloor
+	}
+	return 0
 }
 
 // Totals count since the cluster was made.
@@ -2829,7 +2837,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\atrailer\x18\x06 \x01(\v2\x19.fencepost.fsm.v1.TrailerH\x00R\atrailer\x128\n" +
 	"\x06waiter\x18\a \x01(\v2\x1e.fencepost.fsm.v1.WaiterRecordH\x00R\x06waiter\x128\n" +
 	"\x06holder\x18\b \x01(\v2\x1e.fencepost.fsm.v1.HolderRecordH\x00R\x06holderB\b\n" +
-	"\x06record\"\xed\x01\n" +
+	"\x06record\"\x92\x02\n" +
 	"\x06Header\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
 	"\n" +
@@ -2840,7 +2848,8 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x05floor\x18\x06 \x01(\x04R\x05floor\x12\x1d\n" +
 	"\n" +
 	"last_token\x18\a \x01(\x04R\tlastToken\x120\n" +
-	"\x06totals\x18\b \x01(\v2\x18.fencepost.fsm.v1.TotalsR\x06totals\"\x9f\x03\n" +
+	"\x06totals\x18\b \x01(\v2\x18.fencepost.fsm.v1.TotalsR\x06totals\x12#\n" +
+	"\rrestore_floor\x18\t \x01(\x04R\frestoreFloor\"\x9f\x03\n" +
 	"\x06Totals\x12\x16\n" +
 	"\x06grants\x18\x01 \x01(\x04R\x06grants\x12\x1a\n" +
 	"\brenewals\x18\x02 \x01(\x04R\brenewals\x12 \n" +

@@ -49,7 +49,7 @@ func (m *Machine) dues(upTo uint64) (all []due) {
 
 // NextDue is the cluster time at which an Advance has somebody to end or to grant.
 func (m *Machine) NextDue() (at uint64, ok bool) {
-	if len(m.Ready()) > 0 {
+	if len(m.Ready()) > 0 || len(m.oldWaiters()) > 0 {
 		return m.Clock, true
 	}
 	if all := m.dues(math.MaxUint64); len(all) > 0 {
@@ -59,7 +59,7 @@ func (m *Machine) NextDue() (at uint64, ok bool) {
 }
 
 func (m *Machine) advance() *fsmpb.Outcome {
-	left := m.endDue(maxAdvance)
+	left := m.endDue(m.endOldWaits(maxAdvance))
 	late := left == 0
 	left = m.forget(left)
 	m.setFloor()

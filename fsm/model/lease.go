@@ -84,9 +84,12 @@ func (m *Machine) grant(c *fsmpb.Acquire, ticket uint64) *fsmpb.Outcome {
 	}
 	l := m.Leases[c.Name]
 	if l != nil && (l.Held() || m.Clock-l.EndedMS < keepEndedMS) {
-		h.Previous = l.LastToken
-		e.PreviousToken = l.LastToken
-		if was := l.holder(l.LastToken); was != nil {
+		if !m.old(l.LastToken) {
+			h.Previous = l.LastToken
+		}
+		e.PreviousToken = h.Previous
+		if h.Previous == 0 {
+		} else if was := l.holder(l.LastToken); was != nil {
 			e.PreviousHolder = was.Holder
 		} else if l.Gone != nil && l.Gone.Token == l.LastToken {
 			e.PreviousHolder = l.Gone.Holder
@@ -125,8 +128,8 @@ func (m *Machine) whoHas(name string) *fsmpb.Outcome {
 	if l == nil {
 		return o
 	}
-	if l.GraceUntilMS != 0 {
-		o.GraceMs = m.Left(l.GraceUntilMS)
+	if until := m.GraceUntil(l); until != 0 {
+		o.GraceMs = m.Left(until)
 	} else if l.Held() {
 		h := l.endsFirst()
 		o.Holder, o.Token, o.ExpiresInMs = h.Holder, h.Token, m.Left(h.DeadlineMS)
@@ -155,14 +158,14 @@ func (m *Machine) acquiredBefore(c *fsmpb.Acquire, id ID, seen *Request) *fsmpb.
 		o.Ticket = was.Ticket
 	case fsmpb.Code_CODE_LEASE_HELD:
 		o.Holder, o.Token, o.QueueLength = was.Holder, was.Token, uint64(len(m.Queues[c.Name]))
-		if h := l.holder(was.Token); h != nil {
+		if h := m.holder(l, was.Token); h != nil {
 			o.ExpiresInMs = m.Left(h.DeadlineMS)
 		}
 		if was.Token == 0 && l != nil {
-			o.GraceMs = m.Left(l.GraceUntilMS)
+			o.GraceMs = m.Left(m.GraceUntil(l))
 		}
 	case fsmpb.Code_CODE_OK:
-		h := l.holder(was.Token)
+		h := m.holder(l, was.Token)
 		if h == nil || h.DeadlineMS <= m.Clock {
 			return m.lost(c.Name, was.Token)
 		}
@@ -178,7 +181,7 @@ func (m *Machine) renew(r *fsmpb.Renewal) *fsmpb.Outcome {
 	if r.TtlMs > maxTTLMS {
 		return invalid("ttl_ms")
 	}
-	h := m.Leases[r.Name].holder(r.Token)
+	h := m.holder(m.Leases[r.Name], r.Token)
 	if h == nil || h.DeadlineMS <= m.Clock {
 		return m.lost(r.Name, r.Token)
 	}
@@ -220,7 +223,7 @@ func (m *Machine) releaseOne(c *fsmpb.Release) *fsmpb.Outcome {
 		return seen.Outcome
 	}
 	o := &fsmpb.Outcome{Name: c.Name, Token: c.Token}
-	if h := m.Leases[c.Name].holder(c.Token); h != nil {
+	if h := m.holder(m.Leases[c.Name], c.Token); h != nil {
 		if h.Principal != c.Principal {
 			return &fsmpb.Outcome{Code: fsmpb.Code_CODE_FORBIDDEN, Name: c.Name}
 		}
@@ -235,10 +238,16 @@ func (m *Machine) releaseOne(c *fsmpb.Release) *fsmpb.Outcome {
 func (m *Machine) lost(name string, token uint64) *fsmpb.Outcome {
 	o := &fsmpb.Outcome{Code: fsmpb.Code_CODE_LEASE_LOST, Reason: fsmpb.Reason_REASON_ENDED, Name: name, Token: token}
 	l := m.Leases[name]
+	if l != nil {
+		o.LastToken = l.LastToken
+	}
+	if m.old(token) {
+		o.Reason = fsmpb.Reason_REASON_RESTORED
+		return o
+	}
 	if l == nil {
 		return o
 	}
-	o.LastToken = l.LastToken
 	switch {
 	case l.holder(token) != nil:
 		o.Reason = fsmpb.Reason_REASON_EXPIRED // not ended yet: it is over by the clock
@@ -269,11 +278,15 @@ func (m *Machine) end(l *Lease, h *Holder, why fsmpb.Reason, at uint64) {
 	l.Holders = slices.DeleteFunc(l.Holders, func(other *Holder) bool { return other == h })
 	l.Gone, l.Ended, l.EndedMS = h, why, at
 	m.holdersChanged = true
+	expired := why == fsmpb.Reason_REASON_EXPIRED
+	if expired && m.old(h.Token) {
+		why, l.Ended = fsmpb.Reason_REASON_RESTORED, fsmpb.Reason_REASON_RESTORED
+	}
 	e := Event{
 		Kind: Released, Index: m.Index, Name: l.Name, PreviousToken: h.Token, PreviousHolder: h.Holder, Reason: why,
 		Slots: l.Slots, Take: h.Take, QueueLength: len(m.Queues[l.Name]),
 	}
-	if why == fsmpb.Reason_REASON_EXPIRED {
+	if expired {
 		e.Kind = Expired
 		m.Totals.Expirations++
 		if h.GraceMS > 0 {

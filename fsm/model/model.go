@@ -34,6 +34,7 @@ type Machine struct {
 	ClusterID    string
 	Index, Clock uint64 // of the last entry; the cluster clock, in milliseconds
 	Floor        uint64
+	RestoreFloor uint64 // what has a token or ticket at or below it is from before a jump
 	LastGranted  uint64 // newest token of any name
 	Leases       map[string]*Lease
 	Queues       map[string][]*Waiter // by name, in ticket order; never an empty one
@@ -160,9 +161,11 @@ func (m *Machine) setFloor() {
 	floor := m.LastGranted
 	for _, l := range m.Leases {
 		for _, h := range l.Holders {
-			floor = min(floor, h.Token-1)
+			if !m.old(h.Token) {
+				floor = min(floor, h.Token-1)
+			}
 		}
-		if !l.Held() && l.Slots == 1 {
+		if !l.Held() && l.Slots == 1 && !m.old(l.Gone.Token) {
 			floor = min(floor, l.Gone.Token-1)
 		}
 	}

@@ -26,17 +26,20 @@ func (m *Machine) room(c *fsmpb.Acquire) bool {
 	if l == nil || !l.Held() && l.GraceUntilMS == 0 {
 		return true
 	}
+	if m.GraceUntil(l) != 0 {
+		return false
+	}
 	slots, free := share(c)
 	for _, h := range l.Holders {
 		free += h.Take
 	}
-	return l.GraceUntilMS == 0 && slots == l.Slots && free <= l.Slots
+	return slots == l.Slots && free <= l.Slots
 }
 
 // Ready are the heads of queues for whom there is room, by their tickets.
 func (m *Machine) Ready() (heads []*Waiter) {
 	for _, queue := range m.Queues {
-		if m.room(queue[0].Acquire) {
+		if m.room(queue[0].Acquire) && !m.old(queue[0].Ticket) {
 			heads = append(heads, queue[0])
 		}
 	}
@@ -46,8 +49,8 @@ func (m *Machine) Ready() (heads []*Waiter) {
 
 // dropLate drops waiters whose wait is over, until a head is left whose is not.
 func (m *Machine) dropLate(name string) {
-	for ws := m.Queues[name]; len(ws) > 0 && ws[0].UntilMS <= m.Clock; ws = ws[1:] {
-		m.leave(ws[0], fsmpb.Reason_REASON_TIMEOUT)
+	for ws := m.Queues[name]; len(ws) > 0 && (ws[0].UntilMS <= m.Clock || m.old(ws[0].Ticket)); ws = ws[1:] {
+		m.leave(ws[0], m.whyLate(ws[0]))
 	}
 }
 
@@ -76,7 +79,7 @@ func (m *Machine) remove(w *Waiter) {
 func (m *Machine) leave(w *Waiter, why fsmpb.Reason) *fsmpb.Outcome {
 	m.remove(w)
 	o := m.whoHas(w.Acquire.Name)
-	if why == fsmpb.Reason_REASON_CANCELLED {
+	if why != fsmpb.Reason_REASON_TIMEOUT {
 		o = &fsmpb.Outcome{Code: fsmpb.Code_CODE_CANCELLED, Name: w.Acquire.Name}
 	}
 	m.decide(w.ID, o, m.Clock+keepRequestMS)
@@ -128,7 +131,7 @@ func (m *Machine) cancelled(c *fsmpb.Cancel) bool {
 		}
 	}
 	l := m.Leases[c.Name]
-	if h := l.holder(r.Outcome.Token); h != nil && r.Outcome.Code == fsmpb.Code_CODE_OK && h.request != nil && *h.request == id {
+	if h := m.holder(l, r.Outcome.Token); h != nil && r.Outcome.Code == fsmpb.Code_CODE_OK && h.request != nil && *h.request == id {
 		m.end(l, h, fsmpb.Reason_REASON_RELEASED, m.Clock)
 		m.decide(id, &fsmpb.Outcome{Code: fsmpb.Code_CODE_CANCELLED, Name: c.Name, Token: h.Token}, m.Clock+keepRequestMS)
 		return true
