@@ -9,8 +9,10 @@ const maxAdvance = 1000
 // advance ends waits from before a restore and leases, graces and waits whose time
 // is up, then removes records
 // that have been kept long enough, each in the order of their deadlines; and it
-// grants one waiter, the one with the lowest ticket of those that can be.
+// grants one waiter, the one with the lowest ticket of those that can be. A staged
+// backup that nobody completes goes, too.
 func (s *State) advance() *fsmpb.Outcome {
+	s.dropStaging()
 	left := s.dropRestored(maxAdvance)
 	for ; left > 0; left-- {
 		d, ok := s.expiries.Min()
@@ -81,8 +83,13 @@ func (s *State) NextRemovalMS() (uint64, bool) {
 		return s.clockMS, true
 	}
 	d, ok := s.removals.Min()
+	if g := s.staging; g != nil && (!ok || g.deadlineMS < d.at) {
+		return g.deadlineMS, true
+	}
 	return d.at, ok
 }
 
 // HasDeadline says whether the clock must be kept moving.
-func (s *State) HasDeadline() bool { return s.expiries.Len() > 0 || s.removals.Len() > 0 }
+func (s *State) HasDeadline() bool {
+	return s.expiries.Len() > 0 || s.removals.Len() > 0 || s.staging != nil
+}

@@ -20,6 +20,7 @@ const (
 	EventDeleted  EventKind = "deleted"
 	EventFenced   EventKind = "fenced"
 	EventRefused  EventKind = "refused"
+	EventRestored EventKind = "restored" // everything: the keys are a backup's, all leases are over
 )
 
 // An Event is one thing that an entry did to a lease or key, or, for refused,
@@ -62,6 +63,7 @@ func (d *Decision) Cancel() *fsmpb.Cancel {
 
 // Apply applies one committed entry. index is its public index (see
 // PublicIndex), term its Raft term. The events are valid until the next Apply.
+// An entry may jump (see Jump): Index then tells where it is.
 //
 // An error means that this replica must stop: the entry cannot be understood,
 // or the state is broken. A refusal is an ordinary outcome.
@@ -92,6 +94,12 @@ func (s *State) Apply(index, term uint64, c *fsmpb.Command) (*fsmpb.Outcome, []E
 		o = s.setNode(op.SetNode)
 	case *fsmpb.Command_RemoveNode:
 		o = s.removeNode(op.RemoveNode)
+	case *fsmpb.Command_RestoreBegin:
+		o = s.restoreBegin(op.RestoreBegin)
+	case *fsmpb.Command_RestoreChunk:
+		o = s.restoreChunk(op.RestoreChunk)
+	case *fsmpb.Command_RestoreCommit:
+		o = s.restoreCommit(op.RestoreCommit)
 	case *fsmpb.Command_Tick:
 		o = &fsmpb.Outcome{}
 	default:

@@ -18,10 +18,15 @@ const DigestVersion = 2
 // stored. It guards against faults, not against forgery.
 func (s *State) Digest() uint64 {
 	var b hashed
-	b.u64(s.sum, s.base, s.index, s.clockMS, s.floor, s.lastToken)
+	b.u64(s.sum+s.keySum, s.base, s.index, s.clockMS, s.floor, s.lastToken)
 	b.str(s.clusterID)
 	if s.restored != 0 { // a state that never jumped has the digest it always had
-		b.u64(s.restored)
+		b.u64(s.restored, s.by.checksum)
+		b.str(s.by.key)
+	}
+	if g := s.staging; g != nil {
+		b.str("staging", g.id)
+		b.u64(g.backupIndex, g.ttlMS, g.deadlineMS, uint64(g.keys.Len()), g.sum)
 	}
 	return b.sum()
 }

@@ -36,6 +36,8 @@
 //	advance.go   ending and removing what is due
 //	write.go     guarded writes: the fence
 //	request.go   requests that are applied once (P11)
+//	restore.go   the contents of a backup, in the place of one's own
+//	backup.go    the keys to a stream and back
 //	member.go    the nodes of the cluster
 //	form.go      what a well-formed name or command is
 //	codec.go     commands to bytes and back

@@ -66,7 +66,7 @@ func TestP14_DecodeRefusesTheUnknown(t *testing.T) {
 			t.Errorf("decoded %v, error %v, want %v", d, err, c)
 		}
 	}
-	later := protowire.AppendBytes(protowire.AppendTag(nil, 19, protowire.BytesType), nil)
+	later := protowire.AppendBytes(protowire.AppendTag(nil, 22, protowire.BytesType), nil)
 	if c, err := Decode(later); err == nil {
 		t.Errorf("a command of a later version was decoded as %v", c)
 	}
@@ -151,6 +151,11 @@ func FuzzDecode(f *testing.F) {
 // sealed is a snapshot of these records with the checksum that it should have.
 func sealed(t testing.TB, records ...*fsmpb.Record) []byte {
 	t.Helper()
+	return sealedAs(t, snapshotMagic, records...)
+}
+
+func sealedAs(t testing.TB, magic string, records ...*fsmpb.Record) []byte {
+	t.Helper()
 	var b []byte
 	for _, r := range records {
 		body, err := proto.Marshal(r)
@@ -159,11 +164,11 @@ func sealed(t testing.TB, records ...*fsmpb.Record) []byte {
 		}
 		b = append(binary.AppendUvarint(b, uint64(len(body))), body...)
 	}
-	return seal(b)
+	return seal(magic, b)
 }
 
-func seal(frames []byte) []byte {
-	b := append(append([]byte(snapshotMagic), frames...), 0)
+func seal(magic string, frames []byte) []byte {
+	b := append(append([]byte(magic), frames...), 0)
 	sum := sha256.Sum256(b)
 	return append(b, sum[:]...)
 }
@@ -183,7 +188,7 @@ func FuzzReadSnapshot(f *testing.F) {
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0x0f}, true)
 	f.Fuzz(func(t *testing.T, b []byte, asFrames bool) {
 		if asFrames {
-			b = seal(b)
+			b = seal(snapshotMagic, b)
 		}
 		s, err := ReadSnapshot(bytes.NewReader(b))
 		if err != nil {

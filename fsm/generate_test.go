@@ -21,6 +21,7 @@ type generator struct {
 	deadlines   []uint64         // when leases, graces and waits were or will be over, about
 	past        []*fsmpb.Command // with a request key
 	acquires    []*fsmpb.Acquire // of those
+	restore     restorer
 }
 
 func newGenerator() *generator { return &generator{index: 1, term: 1} }
@@ -56,6 +57,8 @@ func (g *generator) next(t *rapid.T) *fsmpb.Command {
 func (g *generator) learn(t *rapid.T, c *fsmpb.Command, o *fsmpb.Outcome, events []Event) {
 	for _, e := range events {
 		switch e.Kind {
+		case EventRestored:
+			g.jumped(e.Index - g.index)
 		case EventGranted:
 			g.tokens, g.leases = append(g.tokens, e.Token), append(g.leases, e.Name)
 			g.deadlines = append(g.deadlines, g.nowMS+e.TTLMS)
@@ -80,7 +83,7 @@ func (g *generator) learn(t *rapid.T, c *fsmpb.Command, o *fsmpb.Outcome, events
 func (g *generator) operation(t *rapid.T) *fsmpb.Command {
 	kinds := []string{
 		"acquire", "acquire", "acquire", "acquire", "acquire", "write", "write", "write", "write", "renew", "release", "release",
-		"cancel", "cancel", "advance", "advance", "advance", "tick", "node", "repeat", "repeat", "garbage",
+		"cancel", "cancel", "advance", "advance", "advance", "tick", "node", "repeat", "repeat", "garbage", "restore", "restore",
 	}
 	switch kind := pick(t, "kind", kinds...); {
 	case kind == "acquire":
@@ -95,6 +98,8 @@ func (g *generator) operation(t *rapid.T) *fsmpb.Command {
 		return &fsmpb.Command{Op: &fsmpb.Command_Cancel{Cancel: g.cancel(t)}}
 	case kind == "advance":
 		return advanceOf()
+	case kind == "restore":
+		return g.restore.next(t, g)
 	case kind == "node":
 		return g.node(t)
 	case kind == "repeat" && len(g.past) > 0:

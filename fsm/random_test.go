@@ -47,11 +47,14 @@ func TestRandomAgainstModel(t *testing.T) {
 				}
 				compareWithModel(t, s, m)
 			}
+			if oneIn(t, 10, "backup") {
+				g.restore.backUp(t, s)
+			}
+			g.learn(t, c, got, events)
 			if oneIn(t, 40, "recovery") {
 				jumpBoth(t, s, m, g)
 				w.watch(t, s, nil)
 			}
-			g.learn(t, c, got, events)
 		}
 	})
 }
@@ -95,6 +98,7 @@ func jumpBoth(t *rapid.T, s *State, m *model.Machine, g *generator) {
 	t.Helper()
 	j := Jump{SinceMS: pick[uint64](t, "since", 0, g.nowMS, 1<<30), Above: pick(t, "above", 0, g.index, g.index+1<<34)}
 	to, err := j.To(s.Index())
+	by := to - s.Index()
 	if err == nil {
 		err = s.Jump(j)
 	}
@@ -102,7 +106,7 @@ func jumpBoth(t *rapid.T, s *State, m *model.Machine, g *generator) {
 		t.Fatal(err)
 	}
 	m.Jump(to)
-	g.index = to // learn goes on from here
+	g.jumped(by)
 	compareWithModel(t, s, m)
 }
 
@@ -228,6 +232,7 @@ func compareWithModel(t rapid.TB, s *State, m *model.Machine) {
 			t.Fatalf("request %v: got %+v, want %+v", id, r, want)
 		}
 	}
+	compareStaging(t, s, m)
 	if nodes := s.Nodes(); len(nodes) != len(m.Nodes) {
 		t.Fatalf("got members %v, want %v", nodes, m.Nodes)
 	}
@@ -236,6 +241,27 @@ func compareWithModel(t rapid.TB, s *State, m *model.Machine) {
 			t.Fatalf("got member %v, want %v", n, m.Nodes)
 		}
 	}
+}
+
+// compareStaging compares the backups that are being restored.
+func compareStaging(t rapid.TB, s *State, m *model.Machine) {
+	t.Helper()
+	g, want := s.staging, m.Staging
+	if s.Base() != m.Base || s.by.key != m.RestoreKey || s.by.checksum != m.RestoreSum || (g == nil) != (want == nil) {
+		t.Fatalf("base %d, restored by %v, staging %v; want %d, %q %d, %v", s.Base(), s.by, g, m.Base, m.RestoreKey, m.RestoreSum, want)
+	}
+	if g == nil {
+		return
+	}
+	if g.id != want.ID || g.deadlineMS != want.DeadlineMS || g.keys.Len() != len(want.Keys) {
+		t.Fatalf("staging %+v, want %+v", g, want)
+	}
+	g.keys.Scan(func(name string, k *Key) bool {
+		if w := want.Keys[name]; w == nil || w.Version != k.Version || w.Watermark != k.Watermark || w.Value != string(k.Value) {
+			t.Fatalf("staged key %s: %+v, want %+v", name, k, w)
+		}
+		return true
+	})
 }
 
 // compareQueues compares who waits, in which order, and who can be granted.

@@ -45,6 +45,7 @@ func (s *State) Snapshot() *Snapshot {
 	c.waiters, c.requests, c.nodes = s.waiters.Copy(), s.requests.Copy(), s.nodes.Copy()
 	c.tokens, c.expiries, c.removals, c.tombstones = nil, nil, nil, nil
 	c.tickets, c.queues, c.ready, c.events, c.touched = nil, nil, nil, nil, nil
+	c.staging = s.staging.copy()
 	return &Snapshot{&c}
 }
 
@@ -77,16 +78,22 @@ func (p *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	s.requests.Scan(func(_ string, r *request) bool {
 		return out.record(&fsmpb.Record{Record: &fsmpb.Record_Request{Request: r.record()}})
 	})
+	s.staging.write(out)
 	out.record(&fsmpb.Record{Record: &fsmpb.Record_Trailer{Trailer: &fsmpb.Trailer{Records: out.records, Digest: s.Digest()}}})
-	out.raw([]byte{0})
-	out.raw(out.sum.Sum(nil))
-	if out.err == nil {
-		out.err = buffered.Flush()
-	}
-	if out.err != nil {
-		return out.n, fmt.Errorf("write snapshot: %w", out.err)
+	if err := out.end(buffered); err != nil {
+		return out.n, fmt.Errorf("write snapshot: %w", err)
 	}
 	return out.n, nil
+}
+
+// end writes what follows the records.
+func (w *snapshotWriter) end(buffered *bufio.Writer) error {
+	w.raw([]byte{0})
+	w.raw(w.sum.Sum(nil))
+	if w.err == nil {
+		w.err = buffered.Flush()
+	}
+	return w.err
 }
 
 type snapshotWriter struct {
@@ -141,6 +148,8 @@ type snapshotReader struct {
 	sum hash.Hash
 	buf []byte
 	err error // of ReadByte
+
+	bytes int64 // read so far
 }
 
 func bad(format string, args ...any) error {
@@ -156,13 +165,14 @@ func cut(err error) error {
 	return err
 }
 
-// magic reads what every snapshot begins with.
-func (r *snapshotReader) magic() error {
-	magic := make([]byte, len(snapshotMagic))
+// magic reads what every snapshot, or every backup, begins with.
+func (r *snapshotReader) magic(want string) error {
+	magic := make([]byte, len(want))
 	if _, err := io.ReadFull(r.r, magic); err != nil {
 		return cut(err)
 	}
-	if string(magic) != snapshotMagic {
+	r.bytes += int64(len(magic))
+	if string(magic) != want {
 		return bad("it does not begin like one")
 	}
 	r.sum.Write(magic)
@@ -174,7 +184,7 @@ func (r *snapshotReader) magic() error {
 func ReadSnapshotHeader(r io.Reader) (*fsmpb.Header, error) {
 	in := &snapshotReader{r: bufio.NewReader(r), sum: sha256.New()}
 	load := loader{s: New()}
-	err := in.magic()
+	err := in.magic(snapshotMagic)
 	if err == nil {
 		var rec *fsmpb.Record
 		if rec, err = in.record(); err == nil && rec == nil {
@@ -190,7 +200,7 @@ func ReadSnapshotHeader(r io.Reader) (*fsmpb.Header, error) {
 }
 
 func (r *snapshotReader) state() (*State, error) {
-	if err := r.magic(); err != nil {
+	if err := r.magic(snapshotMagic); err != nil {
 		return nil, err
 	}
 	s := New()
@@ -217,17 +227,7 @@ func (r *snapshotReader) state() (*State, error) {
 		}
 		records++
 	}
-	want := r.sum.Sum(nil)
-	got := make([]byte, len(want))
-	if _, err := io.ReadFull(r.r, got); err != nil {
-		return nil, cut(err)
-	}
-	if !bytes.Equal(got, want) {
-		return nil, bad("its checksum differs")
-	}
-	if _, err := r.r.ReadByte(); err == nil {
-		return nil, bad("something follows it")
-	} else if !errors.Is(err, io.EOF) {
+	if err := r.end(); err != nil {
 		return nil, err
 	}
 	if trailer == nil || trailer.Records != records || records == 0 {
@@ -241,6 +241,25 @@ func (r *snapshotReader) state() (*State, error) {
 		return nil, bad("the state built from it has another digest than the one it was written from")
 	}
 	return s, nil
+}
+
+// end reads what follows the records, and sees that it is the end.
+func (r *snapshotReader) end() error {
+	want := r.sum.Sum(nil)
+	got := make([]byte, len(want))
+	if _, err := io.ReadFull(r.r, got); err != nil {
+		return cut(err)
+	}
+	r.bytes += int64(len(got))
+	if !bytes.Equal(got, want) {
+		return bad("its checksum differs")
+	}
+	if _, err := r.r.ReadByte(); err == nil {
+		return bad("something follows it")
+	} else if !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
 }
 
 // record reads one frame; nil at the end of the frames.
@@ -285,6 +304,7 @@ func (r *snapshotReader) body(n int) ([]byte, error) {
 			return nil, cut(err)
 		}
 	}
+	r.bytes += int64(n)
 	return b, nil
 }
 
@@ -292,6 +312,7 @@ func (r *snapshotReader) body(n int) ([]byte, error) {
 func (r *snapshotReader) ReadByte() (byte, error) {
 	b, err := r.r.ReadByte()
 	if err == nil {
+		r.bytes++
 		r.sum.Write([]byte{b})
 	}
 	r.err = err
@@ -362,6 +383,16 @@ func (p *loader) record(rec *fsmpb.Record, first bool) error {
 			return bad("a request without a key or an outcome")
 		}
 		s.setRequest(requestKey(q.principal, q.id), q)
+	case *fsmpb.Record_Staging:
+		if s.staging != nil {
+			return bad("two staged backups")
+		}
+		s.staging = stagingOf(r.Staging)
+	case *fsmpb.Record_Staged:
+		if s.staging == nil {
+			return bad("a staged key without a staging")
+		}
+		s.staging.put(keyOf(r.Staged))
 	default:
 		return bad("a record of an unknown kind")
 	}
@@ -374,6 +405,7 @@ func (s *State) loadHeader(h *fsmpb.Header) error {
 	}
 	s.clusterID, s.index, s.base = h.ClusterId, h.Index, h.Base
 	s.clockMS, s.floor, s.lastToken, s.restored = h.ClockMs, h.Floor, h.LastToken, h.RestoreFloor
+	s.by = restoredBy{h.RestoreKey, h.RestoreChecksum}
 	if t := h.Totals; t != nil {
 		s.totals = Totals{
 			Grants: t.Grants, Renewals: t.Renewals, Expirations: t.Expirations, Releases: t.Releases,
@@ -389,6 +421,7 @@ func (s *State) header() *fsmpb.Header {
 	return &fsmpb.Header{
 		Version: snapshotVersion, ClusterId: s.clusterID, Index: s.index, Base: s.base,
 		ClockMs: s.clockMS, Floor: s.floor, LastToken: s.lastToken, RestoreFloor: s.restored,
+		RestoreKey: s.by.key, RestoreChecksum: s.by.checksum,
 		Totals: &fsmpb.Totals{
 			Grants: t.Grants, Renewals: t.Renewals, Expirations: t.Expirations, Releases: t.Releases,
 			RefusedBelowWatermark: t.BelowWatermark, RefusedNewerIssued: t.NewerIssued, RefusedNotOnRecord: t.NotOnRecord,

@@ -68,6 +68,8 @@ type State struct {
 	waiters  *btree.BTreeG[*Waiter] // by name and ticket
 	requests *btree.Map[string, *request]
 	nodes    *btree.Map[string, *fsmpb.Node]
+	staging  *staging // nil: no backup is being restored
+	by       restoredBy
 
 	// Derived from the above, and rebuilt when a snapshot is read.
 	tokens     *btree.Map[uint64, string] // on record, with the lease's name
@@ -79,7 +81,8 @@ type State struct {
 	ready      *btree.BTreeG[due]         // heads that can be granted, by ticket
 	held       int
 	dataBytes  uint64
-	sum        uint64 // of the hashes of all records; see digest.go
+	sum        uint64 // of the hashes of all records but keys; see digest.go
+	keySum     uint64 // of those
 
 	// Of the entry being applied.
 	events  []Event
@@ -307,7 +310,7 @@ func (s *State) setHolders(name string, before, after []*Holder) {
 // all, which only the floor allows (P5).
 func (s *State) setKey(key string, k *Key) {
 	if old, ok := replace(s.keys, key, k, k != nil); ok {
-		s.sum -= old.hash
+		s.keySum -= old.hash
 		s.dataBytes -= old.bytes()
 		if !old.Present {
 			s.tombstones.Delete(due{at: old.Watermark, of: dueTombstone, key: key})
@@ -317,7 +320,7 @@ func (s *State) setKey(key string, k *Key) {
 		return
 	}
 	k.hash = k.digest()
-	s.sum += k.hash
+	s.keySum += k.hash
 	s.dataBytes += k.bytes()
 	if !k.Present {
 		s.tombstones.Set(due{at: k.Watermark, of: dueTombstone, key: key})

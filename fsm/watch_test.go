@@ -36,6 +36,15 @@ func (w *watcher) watch(t *rapid.T, s *State, events []Event) {
 				t.Fatalf("P12: ticket %d left the queue of %s, in which it was not", e.Ticket, e.Name)
 			}
 			w.queues[e.Name] = slices.Delete(w.queues[e.Name], i, i+1)
+		case EventRestored:
+			for name, was := range w.watermarks {
+				if was > s.Floor() {
+					t.Fatalf("P5: %s had the watermark %d, the floor after a restore is %d", name, was, s.Floor())
+				}
+			}
+			if w.watermarks = nil; w.lastToken > s.Floor() || e.Index != s.Index() {
+				t.Fatalf("P1: restored at %d, floor %d, after token %d", e.Index, s.Floor(), w.lastToken)
+			}
 		case EventExpired:
 			if e.GraceMS > 0 {
 				w.graces[e.Name] = max(w.graces[e.Name], s.ClockMS()+e.GraceMS)

@@ -310,6 +310,9 @@ type Command struct {
 	//	*Command_SetNode
 	//	*Command_RemoveNode
 	//	*Command_Tick
+	//	*Command_RestoreBegin
+	//	*Command_RestoreChunk
+	//	*Command_RestoreCommit
 	Op            isCommand_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -447,6 +450,33 @@ func (x *Command) GetTick() *Tick {
 	return nil
 }
 
+func (x *Command) GetRestoreBegin() *RestoreBegin {
+	if x != nil {
+		if x, ok := x.Op.(*Command_RestoreBegin); ok {
+			return x.RestoreBegin
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRestoreChunk() *RestoreChunk {
+	if x != nil {
+		if x, ok := x.Op.(*Command_RestoreChunk); ok {
+			return x.RestoreChunk
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRestoreCommit() *RestoreCommit {
+	if x != nil {
+		if x, ok := x.Op.(*Command_RestoreCommit); ok {
+			return x.RestoreCommit
+		}
+	}
+	return nil
+}
+
 type isCommand_Op interface {
 	isCommand_Op()
 }
@@ -484,7 +514,20 @@ type Command_RemoveNode struct {
 }
 
 type Command_Tick struct {
-	Tick *Tick `protobuf:"bytes,18,opt,name=tick,proto3,oneof"` // 19 to 21 are kept for RestoreBegin, RestoreChunk and RestoreCommit.
+	Tick *Tick `protobuf:"bytes,18,opt,name=tick,proto3,oneof"`
+}
+
+type Command_RestoreBegin struct {
+	// Of version 2: see Node.understands.
+	RestoreBegin *RestoreBegin `protobuf:"bytes,19,opt,name=restore_begin,json=restoreBegin,proto3,oneof"`
+}
+
+type Command_RestoreChunk struct {
+	RestoreChunk *RestoreChunk `protobuf:"bytes,20,opt,name=restore_chunk,json=restoreChunk,proto3,oneof"`
+}
+
+type Command_RestoreCommit struct {
+	RestoreCommit *RestoreCommit `protobuf:"bytes,21,opt,name=restore_commit,json=restoreCommit,proto3,oneof"`
 }
 
 func (*Command_Acquire) isCommand_Op() {}
@@ -504,6 +547,12 @@ func (*Command_SetNode) isCommand_Op() {}
 func (*Command_RemoveNode) isCommand_Op() {}
 
 func (*Command_Tick) isCommand_Op() {}
+
+func (*Command_RestoreBegin) isCommand_Op() {}
+
+func (*Command_RestoreChunk) isCommand_Op() {}
+
+func (*Command_RestoreCommit) isCommand_Op() {}
 
 // Request identifies a mutation that is applied once (P11).
 type Request struct {
@@ -1454,6 +1503,232 @@ func (x *Tick) GetDigestVersion() uint32 {
 	return 0
 }
 
+// RestoreBegin opens a staging, in which the keys of a backup are gathered beside
+// those that are served. There is one at a time: it replaces an older one.
+type RestoreBegin struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`                                       // of the staging, made anew for each attempt
+	BackupIndex   uint64                 `protobuf:"varint,2,opt,name=backup_index,json=backupIndex,proto3" json:"backup_index,omitempty"` // no key of the backup has a greater number
+	TtlMs         uint64                 `protobuf:"varint,3,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`                   // without a chunk for so long, the staging is dropped
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreBegin) Reset() {
+	*x = RestoreBegin{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreBegin) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreBegin) ProtoMessage() {}
+
+func (x *RestoreBegin) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreBegin.ProtoReflect.Descriptor instead.
+func (*RestoreBegin) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *RestoreBegin) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RestoreBegin) GetBackupIndex() uint64 {
+	if x != nil {
+		return x.BackupIndex
+	}
+	return 0
+}
+
+func (x *RestoreBegin) GetTtlMs() uint64 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
+// RestoreChunk adds keys to a staging, in ascending order.
+type RestoreChunk struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	First         uint64                 `protobuf:"varint,2,opt,name=first,proto3" json:"first,omitempty"` // how many keys came before: each chunk counts once
+	Keys          []*KeyRecord           `protobuf:"bytes,3,rep,name=keys,proto3" json:"keys,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreChunk) Reset() {
+	*x = RestoreChunk{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreChunk) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreChunk) ProtoMessage() {}
+
+func (x *RestoreChunk) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreChunk.ProtoReflect.Descriptor instead.
+func (*RestoreChunk) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *RestoreChunk) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RestoreChunk) GetFirst() uint64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *RestoreChunk) GetKeys() []*KeyRecord {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+// RestoreCommit puts the staged keys in the place of those that are served, and
+// jumps the index (see fsm.Jump). It changes nothing unless everything it says is
+// so. Its index, and the floor, is the one that the jump leads to.
+type RestoreCommit struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Keys          uint64                 `protobuf:"varint,2,opt,name=keys,proto3" json:"keys,omitempty"`         // that must be staged,
+	Checksum      uint64                 `protobuf:"varint,3,opt,name=checksum,proto3" json:"checksum,omitempty"` // and the sum of their digests
+	Base          uint64                 `protobuf:"varint,4,opt,name=base,proto3" json:"base,omitempty"`         // of the index before: what a reader of the log goes back by
+	BackupIndex   uint64                 `protobuf:"varint,5,opt,name=backup_index,json=backupIndex,proto3" json:"backup_index,omitempty"`
+	SinceMs       uint64                 `protobuf:"varint,6,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`         // since 2020-01-01, by the proposer's wall clock
+	Above         uint64                 `protobuf:"varint,7,opt,name=above,proto3" json:"above,omitempty"`                            // by the operator's word
+	RequestKey    string                 `protobuf:"bytes,8,opt,name=request_key,json=requestKey,proto3" json:"request_key,omitempty"` // Idempotency-Key; "": none
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreCommit) Reset() {
+	*x = RestoreCommit{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreCommit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreCommit) ProtoMessage() {}
+
+func (x *RestoreCommit) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreCommit.ProtoReflect.Descriptor instead.
+func (*RestoreCommit) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *RestoreCommit) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RestoreCommit) GetKeys() uint64 {
+	if x != nil {
+		return x.Keys
+	}
+	return 0
+}
+
+func (x *RestoreCommit) GetChecksum() uint64 {
+	if x != nil {
+		return x.Checksum
+	}
+	return 0
+}
+
+func (x *RestoreCommit) GetBase() uint64 {
+	if x != nil {
+		return x.Base
+	}
+	return 0
+}
+
+func (x *RestoreCommit) GetBackupIndex() uint64 {
+	if x != nil {
+		return x.BackupIndex
+	}
+	return 0
+}
+
+func (x *RestoreCommit) GetSinceMs() uint64 {
+	if x != nil {
+		return x.SinceMs
+	}
+	return 0
+}
+
+func (x *RestoreCommit) GetAbove() uint64 {
+	if x != nil {
+		return x.Above
+	}
+	return 0
+}
+
+func (x *RestoreCommit) GetRequestKey() string {
+	if x != nil {
+		return x.RequestKey
+	}
+	return ""
+}
+
 // Outcome is what an entry decided about its request. Which fields are set
 // depends on the command and the code; an Outcome is never changed once made.
 type Outcome struct {
@@ -1495,7 +1770,7 @@ type Outcome struct {
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[15]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1507,7 +1782,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[15]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1520,7 +1795,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{15}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Outcome) GetCode() Code {
@@ -1725,7 +2000,7 @@ type OpOutcome struct {
 
 func (x *OpOutcome) Reset() {
 	*x = OpOutcome{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[16]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1737,7 +2012,7 @@ func (x *OpOutcome) String() string {
 func (*OpOutcome) ProtoMessage() {}
 
 func (x *OpOutcome) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[16]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1750,7 +2025,7 @@ func (x *OpOutcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpOutcome.ProtoReflect.Descriptor instead.
 func (*OpOutcome) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{16}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *OpOutcome) GetKind() WriteOp_Kind {
@@ -1801,6 +2076,9 @@ type Record struct {
 	//	*Record_Trailer
 	//	*Record_Waiter
 	//	*Record_Holder
+	//	*Record_Staging
+	//	*Record_Staged
+	//	*Record_Backup
 	Record        isRecord_Record `protobuf_oneof:"record"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1808,7 +2086,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[17]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1820,7 +2098,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[17]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1833,7 +2111,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{17}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Record) GetRecord() isRecord_Record {
@@ -1915,6 +2193,33 @@ func (x *Record) GetHolder() *HolderRecord {
 	return nil
 }
 
+func (x *Record) GetStaging() *StagingRecord {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Staging); ok {
+			return x.Staging
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetStaged() *KeyRecord {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Staged); ok {
+			return x.Staged
+		}
+	}
+	return nil
+}
+
+func (x *Record) GetBackup() *BackupHeader {
+	if x != nil {
+		if x, ok := x.Record.(*Record_Backup); ok {
+			return x.Backup
+		}
+	}
+	return nil
+}
+
 type isRecord_Record interface {
 	isRecord_Record()
 }
@@ -1951,6 +2256,18 @@ type Record_Holder struct {
 	Holder *HolderRecord `protobuf:"bytes,8,opt,name=holder,proto3,oneof"` // of the lease before it
 }
 
+type Record_Staging struct {
+	Staging *StagingRecord `protobuf:"bytes,9,opt,name=staging,proto3,oneof"`
+}
+
+type Record_Staged struct {
+	Staged *KeyRecord `protobuf:"bytes,10,opt,name=staged,proto3,oneof"` // a key of the staging before it
+}
+
+type Record_Backup struct {
+	Backup *BackupHeader `protobuf:"bytes,11,opt,name=backup,proto3,oneof"` // the first of a backup
+}
+
 func (*Record_Header) isRecord_Record() {}
 
 func (*Record_Lease) isRecord_Record() {}
@@ -1967,24 +2284,32 @@ func (*Record_Waiter) isRecord_Record() {}
 
 func (*Record_Holder) isRecord_Record() {}
 
+func (*Record_Staging) isRecord_Record() {}
+
+func (*Record_Staged) isRecord_Record() {}
+
+func (*Record_Backup) isRecord_Record() {}
+
 type Header struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of the format
-	ClusterId     string                 `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	Index         uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"` // public index of the last entry applied
-	Base          uint64                 `protobuf:"varint,4,opt,name=base,proto3" json:"base,omitempty"`
-	ClockMs       uint64                 `protobuf:"varint,5,opt,name=clock_ms,json=clockMs,proto3" json:"clock_ms,omitempty"`
-	Floor         uint64                 `protobuf:"varint,6,opt,name=floor,proto3" json:"floor,omitempty"`
-	LastToken     uint64                 `protobuf:"varint,7,opt,name=last_token,json=lastToken,proto3" json:"last_token,omitempty"`
-	Totals        *Totals                `protobuf:"bytes,8,opt,name=totals,proto3" json:"totals,omitempty"`
-	RestoreFloor  uint64                 `protobuf:"varint,9,opt,name=restore_floor,json=restoreFloor,proto3" json:"restore_floor,omitempty"` // the floor that the newest jump of the index set
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state           protoimpl.MessageState `protogen:"open.v1"`
+	Version         uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of the format
+	ClusterId       string                 `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Index           uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"` // public index of the last entry applied
+	Base            uint64                 `protobuf:"varint,4,opt,name=base,proto3" json:"base,omitempty"`
+	ClockMs         uint64                 `protobuf:"varint,5,opt,name=clock_ms,json=clockMs,proto3" json:"clock_ms,omitempty"`
+	Floor           uint64                 `protobuf:"varint,6,opt,name=floor,proto3" json:"floor,omitempty"`
+	LastToken       uint64                 `protobuf:"varint,7,opt,name=last_token,json=lastToken,proto3" json:"last_token,omitempty"`
+	Totals          *Totals                `protobuf:"bytes,8,opt,name=totals,proto3" json:"totals,omitempty"`
+	RestoreFloor    uint64                 `protobuf:"varint,9,opt,name=restore_floor,json=restoreFloor,proto3" json:"restore_floor,omitempty"` // the floor that the newest jump of the index set
+	RestoreKey      string                 `protobuf:"bytes,10,opt,name=restore_key,json=restoreKey,proto3" json:"restore_key,omitempty"`       // Idempotency-Key of the newest restore, with its checksum
+	RestoreChecksum uint64                 `protobuf:"varint,11,opt,name=restore_checksum,json=restoreChecksum,proto3" json:"restore_checksum,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Header) Reset() {
 	*x = Header{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[18]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1996,7 +2321,7 @@ func (x *Header) String() string {
 func (*Header) ProtoMessage() {}
 
 func (x *Header) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[18]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2009,7 +2334,7 @@ func (x *Header) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Header.ProtoReflect.Descriptor instead.
 func (*Header) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{18}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Header) GetVersion() uint32 {
@@ -2075,6 +2400,173 @@ func (x *Header) GetRestoreFloor() uint64 {
 	return 0
 }
 
+func (x *Header) GetRestoreKey() string {
+	if x != nil {
+		return x.RestoreKey
+	}
+	return ""
+}
+
+func (x *Header) GetRestoreChecksum() uint64 {
+	if x != nil {
+		return x.RestoreChecksum
+	}
+	return 0
+}
+
+// BackupHeader begins a backup: the keys at one index, and nothing else.
+type BackupHeader struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of the format
+	ClusterId     string                 `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Index         uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`                                  // public index of the last entry that it has
+	TakenUnixMs   int64                  `protobuf:"varint,4,opt,name=taken_unix_ms,json=takenUnixMs,proto3" json:"taken_unix_ms,omitempty"` // by the wall clock of the node that wrote it
+	Keys          uint64                 `protobuf:"varint,5,opt,name=keys,proto3" json:"keys,omitempty"`                                    // that follow, also those that are only a watermark
+	DataBytes     uint64                 `protobuf:"varint,6,opt,name=data_bytes,json=dataBytes,proto3" json:"data_bytes,omitempty"`         // of them, as the quota counts
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackupHeader) Reset() {
+	*x = BackupHeader{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackupHeader) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackupHeader) ProtoMessage() {}
+
+func (x *BackupHeader) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackupHeader.ProtoReflect.Descriptor instead.
+func (*BackupHeader) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *BackupHeader) GetVersion() uint32 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *BackupHeader) GetClusterId() string {
+	if x != nil {
+		return x.ClusterId
+	}
+	return ""
+}
+
+func (x *BackupHeader) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *BackupHeader) GetTakenUnixMs() int64 {
+	if x != nil {
+		return x.TakenUnixMs
+	}
+	return 0
+}
+
+func (x *BackupHeader) GetKeys() uint64 {
+	if x != nil {
+		return x.Keys
+	}
+	return 0
+}
+
+func (x *BackupHeader) GetDataBytes() uint64 {
+	if x != nil {
+		return x.DataBytes
+	}
+	return 0
+}
+
+type StagingRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	BackupIndex   uint64                 `protobuf:"varint,2,opt,name=backup_index,json=backupIndex,proto3" json:"backup_index,omitempty"`
+	TtlMs         uint64                 `protobuf:"varint,3,opt,name=ttl_ms,json=ttlMs,proto3" json:"ttl_ms,omitempty"`
+	DeadlineMs    uint64                 `protobuf:"varint,4,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"` // cluster time at which it is dropped
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StagingRecord) Reset() {
+	*x = StagingRecord{}
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StagingRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StagingRecord) ProtoMessage() {}
+
+func (x *StagingRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StagingRecord.ProtoReflect.Descriptor instead.
+func (*StagingRecord) Descriptor() ([]byte, []int) {
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *StagingRecord) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *StagingRecord) GetBackupIndex() uint64 {
+	if x != nil {
+		return x.BackupIndex
+	}
+	return 0
+}
+
+func (x *StagingRecord) GetTtlMs() uint64 {
+	if x != nil {
+		return x.TtlMs
+	}
+	return 0
+}
+
+func (x *StagingRecord) GetDeadlineMs() uint64 {
+	if x != nil {
+		return x.DeadlineMs
+	}
+	return 0
+}
+
 // Totals count since the cluster was made.
 type Totals struct {
 	state                 protoimpl.MessageState `protogen:"open.v1"`
@@ -2094,7 +2586,7 @@ type Totals struct {
 
 func (x *Totals) Reset() {
 	*x = Totals{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[19]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2106,7 +2598,7 @@ func (x *Totals) String() string {
 func (*Totals) ProtoMessage() {}
 
 func (x *Totals) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[19]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2119,7 +2611,7 @@ func (x *Totals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Totals.ProtoReflect.Descriptor instead.
 func (*Totals) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{19}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Totals) GetGrants() uint64 {
@@ -2209,7 +2701,7 @@ type LeaseRecord struct {
 
 func (x *LeaseRecord) Reset() {
 	*x = LeaseRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[20]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2221,7 +2713,7 @@ func (x *LeaseRecord) String() string {
 func (*LeaseRecord) ProtoMessage() {}
 
 func (x *LeaseRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[20]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2234,7 +2726,7 @@ func (x *LeaseRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaseRecord.ProtoReflect.Descriptor instead.
 func (*LeaseRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{20}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *LeaseRecord) GetName() string {
@@ -2305,7 +2797,7 @@ type HolderRecord struct {
 
 func (x *HolderRecord) Reset() {
 	*x = HolderRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[21]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2317,7 +2809,7 @@ func (x *HolderRecord) String() string {
 func (*HolderRecord) ProtoMessage() {}
 
 func (x *HolderRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[21]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2330,7 +2822,7 @@ func (x *HolderRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HolderRecord.ProtoReflect.Descriptor instead.
 func (*HolderRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{21}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HolderRecord) GetHolder() string {
@@ -2421,7 +2913,7 @@ type WaiterRecord struct {
 
 func (x *WaiterRecord) Reset() {
 	*x = WaiterRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[22]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2433,7 +2925,7 @@ func (x *WaiterRecord) String() string {
 func (*WaiterRecord) ProtoMessage() {}
 
 func (x *WaiterRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[22]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2446,7 +2938,7 @@ func (x *WaiterRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaiterRecord.ProtoReflect.Descriptor instead.
 func (*WaiterRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{22}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WaiterRecord) GetTicket() uint64 {
@@ -2485,7 +2977,7 @@ type KeyRecord struct {
 
 func (x *KeyRecord) Reset() {
 	*x = KeyRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[23]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2497,7 +2989,7 @@ func (x *KeyRecord) String() string {
 func (*KeyRecord) ProtoMessage() {}
 
 func (x *KeyRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[23]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2510,7 +3002,7 @@ func (x *KeyRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KeyRecord.ProtoReflect.Descriptor instead.
 func (*KeyRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{23}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *KeyRecord) GetKey() string {
@@ -2575,7 +3067,7 @@ type RequestRecord struct {
 
 func (x *RequestRecord) Reset() {
 	*x = RequestRecord{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[24]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2587,7 +3079,7 @@ func (x *RequestRecord) String() string {
 func (*RequestRecord) ProtoMessage() {}
 
 func (x *RequestRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[24]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2600,7 +3092,7 @@ func (x *RequestRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RequestRecord.ProtoReflect.Descriptor instead.
 func (*RequestRecord) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{24}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RequestRecord) GetPrincipal() string {
@@ -2641,14 +3133,14 @@ func (x *RequestRecord) GetGoneMs() uint64 {
 type Trailer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Records       uint64                 `protobuf:"varint,1,opt,name=records,proto3" json:"records,omitempty"`
-	Digest        uint64                 `protobuf:"varint,2,opt,name=digest,proto3" json:"digest,omitempty"` // of the state, as State.Digest gives it
+	Digest        uint64                 `protobuf:"varint,2,opt,name=digest,proto3" json:"digest,omitempty"` // of the state, as State.Digest gives it; of a backup, the sum of its keys'
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Trailer) Reset() {
 	*x = Trailer{}
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[25]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2660,7 +3152,7 @@ func (x *Trailer) String() string {
 func (*Trailer) ProtoMessage() {}
 
 func (x *Trailer) ProtoReflect() protoreflect.Message {
-	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[25]
+	mi := &file_fsm_fsmpb_fsm_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2673,7 +3165,7 @@ func (x *Trailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Trailer.ProtoReflect.Descriptor instead.
 func (*Trailer) Descriptor() ([]byte, []int) {
-	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{25}
+	return file_fsm_fsmpb_fsm_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Trailer) GetRecords() uint64 {
@@ -2694,7 +3186,7 @@ var File_fsm_fsmpb_fsm_proto protoreflect.FileDescriptor
 
 const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\n" +
-	"\x13fsm/fsmpb/fsm.proto\x12\x10fencepost.fsm.v1\"\x9c\x04\n" +
+	"\x13fsm/fsmpb/fsm.proto\x12\x10fencepost.fsm.v1\"\xf4\x05\n" +
 	"\aCommand\x12\x15\n" +
 	"\x06now_ms\x18\x01 \x01(\x04R\x05nowMs\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x125\n" +
@@ -2708,7 +3200,10 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\bset_node\x18\x10 \x01(\v2\x19.fencepost.fsm.v1.SetNodeH\x00R\asetNode\x12?\n" +
 	"\vremove_node\x18\x11 \x01(\v2\x1c.fencepost.fsm.v1.RemoveNodeH\x00R\n" +
 	"removeNode\x12,\n" +
-	"\x04tick\x18\x12 \x01(\v2\x16.fencepost.fsm.v1.TickH\x00R\x04tickB\x04\n" +
+	"\x04tick\x18\x12 \x01(\v2\x16.fencepost.fsm.v1.TickH\x00R\x04tick\x12E\n" +
+	"\rrestore_begin\x18\x13 \x01(\v2\x1e.fencepost.fsm.v1.RestoreBeginH\x00R\frestoreBegin\x12E\n" +
+	"\rrestore_chunk\x18\x14 \x01(\v2\x1e.fencepost.fsm.v1.RestoreChunkH\x00R\frestoreChunk\x12H\n" +
+	"\x0erestore_commit\x18\x15 \x01(\v2\x1f.fencepost.fsm.v1.RestoreCommitH\x00R\rrestoreCommitB\x04\n" +
 	"\x02op\"h\n" +
 	"\aRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x12\n" +
@@ -2791,7 +3286,25 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x04Tick\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\x04R\x06digest\x12!\n" +
 	"\fdigest_index\x18\x02 \x01(\x04R\vdigestIndex\x12%\n" +
-	"\x0edigest_version\x18\x03 \x01(\rR\rdigestVersion\"\xcc\x06\n" +
+	"\x0edigest_version\x18\x03 \x01(\rR\rdigestVersion\"X\n" +
+	"\fRestoreBegin\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
+	"\fbackup_index\x18\x02 \x01(\x04R\vbackupIndex\x12\x15\n" +
+	"\x06ttl_ms\x18\x03 \x01(\x04R\x05ttlMs\"e\n" +
+	"\fRestoreChunk\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
+	"\x05first\x18\x02 \x01(\x04R\x05first\x12/\n" +
+	"\x04keys\x18\x03 \x03(\v2\x1b.fencepost.fsm.v1.KeyRecordR\x04keys\"\xd8\x01\n" +
+	"\rRestoreCommit\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
+	"\x04keys\x18\x02 \x01(\x04R\x04keys\x12\x1a\n" +
+	"\bchecksum\x18\x03 \x01(\x04R\bchecksum\x12\x12\n" +
+	"\x04base\x18\x04 \x01(\x04R\x04base\x12!\n" +
+	"\fbackup_index\x18\x05 \x01(\x04R\vbackupIndex\x12\x19\n" +
+	"\bsince_ms\x18\x06 \x01(\x04R\asinceMs\x12\x14\n" +
+	"\x05above\x18\a \x01(\x04R\x05above\x12\x1f\n" +
+	"\vrequest_key\x18\b \x01(\tR\n" +
+	"requestKey\"\xcc\x06\n" +
 	"\aOutcome\x12*\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x16.fencepost.fsm.v1.CodeR\x04code\x120\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x18.fencepost.fsm.v1.ReasonR\x06reason\x12\x14\n" +
@@ -2827,7 +3340,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x04R\aversion\x12\x18\n" +
 	"\adeleted\x18\x04 \x01(\bR\adeleted\x12\x1c\n" +
-	"\twatermark\x18\x05 \x01(\x04R\twatermark\"\xc4\x03\n" +
+	"\twatermark\x18\x05 \x01(\x04R\twatermark\"\xf2\x04\n" +
 	"\x06Record\x122\n" +
 	"\x06header\x18\x01 \x01(\v2\x18.fencepost.fsm.v1.HeaderH\x00R\x06header\x125\n" +
 	"\x05lease\x18\x02 \x01(\v2\x1d.fencepost.fsm.v1.LeaseRecordH\x00R\x05lease\x12/\n" +
@@ -2836,8 +3349,12 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x04node\x18\x05 \x01(\v2\x16.fencepost.fsm.v1.NodeH\x00R\x04node\x125\n" +
 	"\atrailer\x18\x06 \x01(\v2\x19.fencepost.fsm.v1.TrailerH\x00R\atrailer\x128\n" +
 	"\x06waiter\x18\a \x01(\v2\x1e.fencepost.fsm.v1.WaiterRecordH\x00R\x06waiter\x128\n" +
-	"\x06holder\x18\b \x01(\v2\x1e.fencepost.fsm.v1.HolderRecordH\x00R\x06holderB\b\n" +
-	"\x06record\"\x92\x02\n" +
+	"\x06holder\x18\b \x01(\v2\x1e.fencepost.fsm.v1.HolderRecordH\x00R\x06holder\x12;\n" +
+	"\astaging\x18\t \x01(\v2\x1f.fencepost.fsm.v1.StagingRecordH\x00R\astaging\x125\n" +
+	"\x06staged\x18\n" +
+	" \x01(\v2\x1b.fencepost.fsm.v1.KeyRecordH\x00R\x06staged\x128\n" +
+	"\x06backup\x18\v \x01(\v2\x1e.fencepost.fsm.v1.BackupHeaderH\x00R\x06backupB\b\n" +
+	"\x06record\"\xde\x02\n" +
 	"\x06Header\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
 	"\n" +
@@ -2849,7 +3366,26 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\n" +
 	"last_token\x18\a \x01(\x04R\tlastToken\x120\n" +
 	"\x06totals\x18\b \x01(\v2\x18.fencepost.fsm.v1.TotalsR\x06totals\x12#\n" +
-	"\rrestore_floor\x18\t \x01(\x04R\frestoreFloor\"\x9f\x03\n" +
+	"\rrestore_floor\x18\t \x01(\x04R\frestoreFloor\x12\x1f\n" +
+	"\vrestore_key\x18\n" +
+	" \x01(\tR\n" +
+	"restoreKey\x12)\n" +
+	"\x10restore_checksum\x18\v \x01(\x04R\x0frestoreChecksum\"\xb4\x01\n" +
+	"\fBackupHeader\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
+	"\n" +
+	"cluster_id\x18\x02 \x01(\tR\tclusterId\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\x12\"\n" +
+	"\rtaken_unix_ms\x18\x04 \x01(\x03R\vtakenUnixMs\x12\x12\n" +
+	"\x04keys\x18\x05 \x01(\x04R\x04keys\x12\x1d\n" +
+	"\n" +
+	"data_bytes\x18\x06 \x01(\x04R\tdataBytes\"z\n" +
+	"\rStagingRecord\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12!\n" +
+	"\fbackup_index\x18\x02 \x01(\x04R\vbackupIndex\x12\x15\n" +
+	"\x06ttl_ms\x18\x03 \x01(\x04R\x05ttlMs\x12\x1f\n" +
+	"\vdeadline_ms\x18\x04 \x01(\x04R\n" +
+	"deadlineMs\"\x9f\x03\n" +
 	"\x06Totals\x12\x16\n" +
 	"\x06grants\x18\x01 \x01(\x04R\x06grants\x12\x1a\n" +
 	"\brenewals\x18\x02 \x01(\x04R\brenewals\x12 \n" +
@@ -2955,7 +3491,7 @@ func file_fsm_fsmpb_fsm_proto_rawDescGZIP() []byte {
 }
 
 var file_fsm_fsmpb_fsm_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_fsm_fsmpb_fsm_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_fsm_fsmpb_fsm_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_fsm_fsmpb_fsm_proto_goTypes = []any{
 	(Guard)(0),            // 0: fencepost.fsm.v1.Guard
 	(Code)(0),             // 1: fencepost.fsm.v1.Code
@@ -2976,17 +3512,22 @@ var file_fsm_fsmpb_fsm_proto_goTypes = []any{
 	(*SetNode)(nil),       // 16: fencepost.fsm.v1.SetNode
 	(*RemoveNode)(nil),    // 17: fencepost.fsm.v1.RemoveNode
 	(*Tick)(nil),          // 18: fencepost.fsm.v1.Tick
-	(*Outcome)(nil),       // 19: fencepost.fsm.v1.Outcome
-	(*OpOutcome)(nil),     // 20: fencepost.fsm.v1.OpOutcome
-	(*Record)(nil),        // 21: fencepost.fsm.v1.Record
-	(*Header)(nil),        // 22: fencepost.fsm.v1.Header
-	(*Totals)(nil),        // 23: fencepost.fsm.v1.Totals
-	(*LeaseRecord)(nil),   // 24: fencepost.fsm.v1.LeaseRecord
-	(*HolderRecord)(nil),  // 25: fencepost.fsm.v1.HolderRecord
-	(*WaiterRecord)(nil),  // 26: fencepost.fsm.v1.WaiterRecord
-	(*KeyRecord)(nil),     // 27: fencepost.fsm.v1.KeyRecord
-	(*RequestRecord)(nil), // 28: fencepost.fsm.v1.RequestRecord
-	(*Trailer)(nil),       // 29: fencepost.fsm.v1.Trailer
+	(*RestoreBegin)(nil),  // 19: fencepost.fsm.v1.RestoreBegin
+	(*RestoreChunk)(nil),  // 20: fencepost.fsm.v1.RestoreChunk
+	(*RestoreCommit)(nil), // 21: fencepost.fsm.v1.RestoreCommit
+	(*Outcome)(nil),       // 22: fencepost.fsm.v1.Outcome
+	(*OpOutcome)(nil),     // 23: fencepost.fsm.v1.OpOutcome
+	(*Record)(nil),        // 24: fencepost.fsm.v1.Record
+	(*Header)(nil),        // 25: fencepost.fsm.v1.Header
+	(*BackupHeader)(nil),  // 26: fencepost.fsm.v1.BackupHeader
+	(*StagingRecord)(nil), // 27: fencepost.fsm.v1.StagingRecord
+	(*Totals)(nil),        // 28: fencepost.fsm.v1.Totals
+	(*LeaseRecord)(nil),   // 29: fencepost.fsm.v1.LeaseRecord
+	(*HolderRecord)(nil),  // 30: fencepost.fsm.v1.HolderRecord
+	(*WaiterRecord)(nil),  // 31: fencepost.fsm.v1.WaiterRecord
+	(*KeyRecord)(nil),     // 32: fencepost.fsm.v1.KeyRecord
+	(*RequestRecord)(nil), // 33: fencepost.fsm.v1.RequestRecord
+	(*Trailer)(nil),       // 34: fencepost.fsm.v1.Trailer
 }
 var file_fsm_fsmpb_fsm_proto_depIdxs = []int32{
 	7,  // 0: fencepost.fsm.v1.Command.acquire:type_name -> fencepost.fsm.v1.Acquire
@@ -2998,42 +3539,49 @@ var file_fsm_fsmpb_fsm_proto_depIdxs = []int32{
 	16, // 6: fencepost.fsm.v1.Command.set_node:type_name -> fencepost.fsm.v1.SetNode
 	17, // 7: fencepost.fsm.v1.Command.remove_node:type_name -> fencepost.fsm.v1.RemoveNode
 	18, // 8: fencepost.fsm.v1.Command.tick:type_name -> fencepost.fsm.v1.Tick
-	6,  // 9: fencepost.fsm.v1.Acquire.metadata:type_name -> fencepost.fsm.v1.Pair
-	5,  // 10: fencepost.fsm.v1.Acquire.request:type_name -> fencepost.fsm.v1.Request
-	8,  // 11: fencepost.fsm.v1.Renew.renewals:type_name -> fencepost.fsm.v1.Renewal
-	5,  // 12: fencepost.fsm.v1.Release.request:type_name -> fencepost.fsm.v1.Request
-	5,  // 13: fencepost.fsm.v1.Cancel.request:type_name -> fencepost.fsm.v1.Request
-	3,  // 14: fencepost.fsm.v1.WriteOp.kind:type_name -> fencepost.fsm.v1.WriteOp.Kind
-	0,  // 15: fencepost.fsm.v1.Write.guard:type_name -> fencepost.fsm.v1.Guard
-	13, // 16: fencepost.fsm.v1.Write.ops:type_name -> fencepost.fsm.v1.WriteOp
-	5,  // 17: fencepost.fsm.v1.Write.request:type_name -> fencepost.fsm.v1.Request
-	15, // 18: fencepost.fsm.v1.SetNode.node:type_name -> fencepost.fsm.v1.Node
-	1,  // 19: fencepost.fsm.v1.Outcome.code:type_name -> fencepost.fsm.v1.Code
-	2,  // 20: fencepost.fsm.v1.Outcome.reason:type_name -> fencepost.fsm.v1.Reason
-	6,  // 21: fencepost.fsm.v1.Outcome.metadata:type_name -> fencepost.fsm.v1.Pair
-	20, // 22: fencepost.fsm.v1.Outcome.ops:type_name -> fencepost.fsm.v1.OpOutcome
-	19, // 23: fencepost.fsm.v1.Outcome.renewals:type_name -> fencepost.fsm.v1.Outcome
-	3,  // 24: fencepost.fsm.v1.OpOutcome.kind:type_name -> fencepost.fsm.v1.WriteOp.Kind
-	22, // 25: fencepost.fsm.v1.Record.header:type_name -> fencepost.fsm.v1.Header
-	24, // 26: fencepost.fsm.v1.Record.lease:type_name -> fencepost.fsm.v1.LeaseRecord
-	27, // 27: fencepost.fsm.v1.Record.key:type_name -> fencepost.fsm.v1.KeyRecord
-	28, // 28: fencepost.fsm.v1.Record.request:type_name -> fencepost.fsm.v1.RequestRecord
-	15, // 29: fencepost.fsm.v1.Record.node:type_name -> fencepost.fsm.v1.Node
-	29, // 30: fencepost.fsm.v1.Record.trailer:type_name -> fencepost.fsm.v1.Trailer
-	26, // 31: fencepost.fsm.v1.Record.waiter:type_name -> fencepost.fsm.v1.WaiterRecord
-	25, // 32: fencepost.fsm.v1.Record.holder:type_name -> fencepost.fsm.v1.HolderRecord
-	23, // 33: fencepost.fsm.v1.Header.totals:type_name -> fencepost.fsm.v1.Totals
-	25, // 34: fencepost.fsm.v1.LeaseRecord.former:type_name -> fencepost.fsm.v1.HolderRecord
-	2,  // 35: fencepost.fsm.v1.LeaseRecord.ended:type_name -> fencepost.fsm.v1.Reason
-	6,  // 36: fencepost.fsm.v1.HolderRecord.metadata:type_name -> fencepost.fsm.v1.Pair
-	7,  // 37: fencepost.fsm.v1.WaiterRecord.acquire:type_name -> fencepost.fsm.v1.Acquire
-	5,  // 38: fencepost.fsm.v1.RequestRecord.request:type_name -> fencepost.fsm.v1.Request
-	19, // 39: fencepost.fsm.v1.RequestRecord.outcome:type_name -> fencepost.fsm.v1.Outcome
-	40, // [40:40] is the sub-list for method output_type
-	40, // [40:40] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	19, // 9: fencepost.fsm.v1.Command.restore_begin:type_name -> fencepost.fsm.v1.RestoreBegin
+	20, // 10: fencepost.fsm.v1.Command.restore_chunk:type_name -> fencepost.fsm.v1.RestoreChunk
+	21, // 11: fencepost.fsm.v1.Command.restore_commit:type_name -> fencepost.fsm.v1.RestoreCommit
+	6,  // 12: fencepost.fsm.v1.Acquire.metadata:type_name -> fencepost.fsm.v1.Pair
+	5,  // 13: fencepost.fsm.v1.Acquire.request:type_name -> fencepost.fsm.v1.Request
+	8,  // 14: fencepost.fsm.v1.Renew.renewals:type_name -> fencepost.fsm.v1.Renewal
+	5,  // 15: fencepost.fsm.v1.Release.request:type_name -> fencepost.fsm.v1.Request
+	5,  // 16: fencepost.fsm.v1.Cancel.request:type_name -> fencepost.fsm.v1.Request
+	3,  // 17: fencepost.fsm.v1.WriteOp.kind:type_name -> fencepost.fsm.v1.WriteOp.Kind
+	0,  // 18: fencepost.fsm.v1.Write.guard:type_name -> fencepost.fsm.v1.Guard
+	13, // 19: fencepost.fsm.v1.Write.ops:type_name -> fencepost.fsm.v1.WriteOp
+	5,  // 20: fencepost.fsm.v1.Write.request:type_name -> fencepost.fsm.v1.Request
+	15, // 21: fencepost.fsm.v1.SetNode.node:type_name -> fencepost.fsm.v1.Node
+	32, // 22: fencepost.fsm.v1.RestoreChunk.keys:type_name -> fencepost.fsm.v1.KeyRecord
+	1,  // 23: fencepost.fsm.v1.Outcome.code:type_name -> fencepost.fsm.v1.Code
+	2,  // 24: fencepost.fsm.v1.Outcome.reason:type_name -> fencepost.fsm.v1.Reason
+	6,  // 25: fencepost.fsm.v1.Outcome.metadata:type_name -> fencepost.fsm.v1.Pair
+	23, // 26: fencepost.fsm.v1.Outcome.ops:type_name -> fencepost.fsm.v1.OpOutcome
+	22, // 27: fencepost.fsm.v1.Outcome.renewals:type_name -> fencepost.fsm.v1.Outcome
+	3,  // 28: fencepost.fsm.v1.OpOutcome.kind:type_name -> fencepost.fsm.v1.WriteOp.Kind
+	25, // 29: fencepost.fsm.v1.Record.header:type_name -> fencepost.fsm.v1.Header
+	29, // 30: fencepost.fsm.v1.Record.lease:type_name -> fencepost.fsm.v1.LeaseRecord
+	32, // 31: fencepost.fsm.v1.Record.key:type_name -> fencepost.fsm.v1.KeyRecord
+	33, // 32: fencepost.fsm.v1.Record.request:type_name -> fencepost.fsm.v1.RequestRecord
+	15, // 33: fencepost.fsm.v1.Record.node:type_name -> fencepost.fsm.v1.Node
+	34, // 34: fencepost.fsm.v1.Record.trailer:type_name -> fencepost.fsm.v1.Trailer
+	31, // 35: fencepost.fsm.v1.Record.waiter:type_name -> fencepost.fsm.v1.WaiterRecord
+	30, // 36: fencepost.fsm.v1.Record.holder:type_name -> fencepost.fsm.v1.HolderRecord
+	27, // 37: fencepost.fsm.v1.Record.staging:type_name -> fencepost.fsm.v1.StagingRecord
+	32, // 38: fencepost.fsm.v1.Record.staged:type_name -> fencepost.fsm.v1.KeyRecord
+	26, // 39: fencepost.fsm.v1.Record.backup:type_name -> fencepost.fsm.v1.BackupHeader
+	28, // 40: fencepost.fsm.v1.Header.totals:type_name -> fencepost.fsm.v1.Totals
+	30, // 41: fencepost.fsm.v1.LeaseRecord.former:type_name -> fencepost.fsm.v1.HolderRecord
+	2,  // 42: fencepost.fsm.v1.LeaseRecord.ended:type_name -> fencepost.fsm.v1.Reason
+	6,  // 43: fencepost.fsm.v1.HolderRecord.metadata:type_name -> fencepost.fsm.v1.Pair
+	7,  // 44: fencepost.fsm.v1.WaiterRecord.acquire:type_name -> fencepost.fsm.v1.Acquire
+	5,  // 45: fencepost.fsm.v1.RequestRecord.request:type_name -> fencepost.fsm.v1.Request
+	22, // 46: fencepost.fsm.v1.RequestRecord.outcome:type_name -> fencepost.fsm.v1.Outcome
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_fsm_fsmpb_fsm_proto_init() }
@@ -3051,9 +3599,12 @@ func file_fsm_fsmpb_fsm_proto_init() {
 		(*Command_SetNode)(nil),
 		(*Command_RemoveNode)(nil),
 		(*Command_Tick)(nil),
+		(*Command_RestoreBegin)(nil),
+		(*Command_RestoreChunk)(nil),
+		(*Command_RestoreCommit)(nil),
 	}
 	file_fsm_fsmpb_fsm_proto_msgTypes[9].OneofWrappers = []any{}
-	file_fsm_fsmpb_fsm_proto_msgTypes[17].OneofWrappers = []any{
+	file_fsm_fsmpb_fsm_proto_msgTypes[20].OneofWrappers = []any{
 		(*Record_Header)(nil),
 		(*Record_Lease)(nil),
 		(*Record_Key)(nil),
@@ -3062,6 +3613,9 @@ func file_fsm_fsmpb_fsm_proto_init() {
 		(*Record_Trailer)(nil),
 		(*Record_Waiter)(nil),
 		(*Record_Holder)(nil),
+		(*Record_Staging)(nil),
+		(*Record_Staged)(nil),
+		(*Record_Backup)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3069,7 +3623,7 @@ func file_fsm_fsmpb_fsm_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fsm_fsmpb_fsm_proto_rawDesc), len(file_fsm_fsmpb_fsm_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   26,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

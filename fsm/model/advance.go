@@ -59,6 +59,9 @@ func (m *Machine) NextDue() (at uint64, ok bool) {
 }
 
 func (m *Machine) advance() *fsmpb.Outcome {
+	if m.Staging != nil && m.Staging.DeadlineMS <= m.Clock {
+		m.Staging = nil
+	}
 	left := m.endDue(m.endOldWaits(maxAdvance))
 	late := left == 0
 	left = m.forget(left)

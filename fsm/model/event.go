@@ -16,6 +16,7 @@ const (
 	Deleted  Kind = "deleted"
 	Fenced   Kind = "fenced"
 	Refused  Kind = "refused"
+	Restored Kind = "restored"
 )
 
 // An Event is one thing that an entry did to a lease or key, or, for refused, kept

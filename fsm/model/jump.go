@@ -10,7 +10,10 @@ import (
 // Jump moves the index of the last entry to where a restore or a recovery puts it.
 // Everything from before is over, but nobody gets a name before its holder's time
 // and grace are.
-func (m *Machine) Jump(to uint64) { m.Index, m.Floor, m.RestoreFloor = to, to, to }
+func (m *Machine) Jump(to uint64) {
+	m.Base += to - m.Index
+	m.Index, m.Floor, m.RestoreFloor = to, to, to
+}
 
 // old: from before the jump.
 func (m *Machine) old(number uint64) bool { return number > 0 && number <= m.RestoreFloor }

@@ -42,6 +42,10 @@ type Machine struct {
 	Requests     map[ID]*Request
 	Nodes        map[string]string // name to id
 	Totals       Totals
+	Staging      *Staging // nil: no backup is being restored
+	Base         uint64   // by how much jumps have moved the index
+	RestoreKey   string   // what the newest restore is known by, and its checksum
+	RestoreSum   uint64
 
 	nameOf map[uint64]string // of every token that was ever granted
 	events []Event
@@ -116,7 +120,8 @@ func New() *Machine {
 	}
 }
 
-// Apply applies an entry: its public index, the Raft term it has, and its command,
+// Apply applies an entry: its public index (of one that restores, as it would be
+// without the jump; Index is where it led to), the Raft term it has, and its command,
 // which the Machine keeps. The events are good until the next Apply; the outcome is
 // for reading.
 func (m *Machine) Apply(index, term uint64, c *fsmpb.Command) (*fsmpb.Outcome, []Event) {
@@ -144,9 +149,15 @@ func (m *Machine) Apply(index, term uint64, c *fsmpb.Command) (*fsmpb.Outcome, [
 		o = m.setNode(c.GetSetNode())
 	case c.GetRemoveNode() != nil:
 		o = m.removeNode(c.GetRemoveNode())
+	case c.GetRestoreBegin() != nil:
+		o = m.restoreBegin(c.GetRestoreBegin())
+	case c.GetRestoreChunk() != nil:
+		o = m.restoreChunk(c.GetRestoreChunk())
+	case c.GetRestoreCommit() != nil:
+		o = m.restoreCommit(c.GetRestoreCommit())
 	}
 	if o.Index == 0 {
-		o.Index = index
+		o.Index = m.Index
 	}
 	m.setFloor()
 	return o, m.events

@@ -1,0 +1,91 @@
+package fsm
+
+import (
+	"bytes"
+
+	"pgregory.net/rapid"
+
+	"fencepost/fsm/fsmpb"
+)
+
+// A restorer makes the entries of restores: of the backups that it has taken, in
+// chunks of a key or two, mostly in the right order and sometimes not.
+type restorer struct {
+	base     uint64
+	keys     []*fsmpb.KeyRecord
+	backup   *Backup
+	id       uint64
+	of       *Backup // being restored
+	left     []*fsmpb.KeyRecord
+	first    uint64
+	requests []string
+}
+
+// jumped tells the generator that the index has jumped by so much.
+func (g *generator) jumped(by uint64) {
+	g.restore.base += by
+	g.index += by
+}
+
+// backUp takes a backup, which later restores are of.
+func (r *restorer) backUp(t *rapid.T, s *State) {
+	if s.ClusterID() == "" {
+		return
+	}
+	var b bytes.Buffer
+	if _, err := s.Snapshot().WriteBackup(&b, 7); err != nil {
+		t.Fatal(err)
+	}
+	r.keys = nil
+	var err error
+	r.backup, err = ReadBackup(&b, func(k *fsmpb.KeyRecord) error { r.keys = append(r.keys, k); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *restorer) next(t *rapid.T, g *generator) *fsmpb.Command {
+	if r.backup == nil {
+		return tickOf()
+	}
+	if r.of == nil || oneIn(t, 8, "begin again") {
+		r.of, r.left, r.first = r.backup, r.keys, 0
+		r.id++
+		return &fsmpb.Command{Op: &fsmpb.Command_RestoreBegin{RestoreBegin: &fsmpb.RestoreBegin{
+			Id: r.name(t), BackupIndex: r.of.Header.Index, TtlMs: pick[uint64](t, "staging ttl", 0, 1000, 600_000, 600_000, 1<<40, 1<<40+1),
+		}}}
+	}
+	if len(r.left) > 0 && !oneIn(t, 10, "commit early") {
+		n := rapid.IntRange(1, min(2, len(r.left))).Draw(t, "chunk")
+		c := &fsmpb.RestoreChunk{Id: r.name(t), First: r.first, Keys: r.left[:n]}
+		if oneIn(t, 10, "twice") {
+			c.Keys = r.keys[:n]
+		}
+		if oneIn(t, 10, "out of order") {
+			c.First = pick[uint64](t, "first", 0, 1, 2)
+			return &fsmpb.Command{Op: &fsmpb.Command_RestoreChunk{RestoreChunk: c}}
+		}
+		r.left, r.first = r.left[n:], r.first+uint64(n)
+		return &fsmpb.Command{Op: &fsmpb.Command_RestoreChunk{RestoreChunk: c}}
+	}
+	c := &fsmpb.RestoreCommit{
+		Id: r.name(t), Keys: uint64(len(r.keys)), Checksum: r.of.Checksum, Base: r.base, BackupIndex: r.of.Header.Index,
+		SinceMs: g.nowMS, RequestKey: pick(t, "restore key", "", "", "r1", "r2"),
+	}
+	switch rapid.IntRange(0, 12).Draw(t, "wrong") {
+	case 0:
+		c.Keys++
+	case 1:
+		c.Base++
+	case 2:
+		c.BackupIndex++
+	case 3:
+		c.Above = pick[uint64](t, "above", g.index, g.index+1<<33, MaxToken, 1<<64-1)
+	}
+	return &fsmpb.Command{Op: &fsmpb.Command_RestoreCommit{RestoreCommit: c}}
+}
+
+// name is the staging's, mostly.
+func (r *restorer) name(t *rapid.T) string {
+	return pick(t, "staging", "s", "s", "s", "s", "s", "s", "other", "")
+}
