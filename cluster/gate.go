@@ -43,7 +43,7 @@ func classOf(c *fsmpb.Command) class {
 		return classEnding
 	case *fsmpb.Command_Advance:
 		return classAdvance
-	case *fsmpb.Command_Write:
+	case *fsmpb.Command_Write, *fsmpb.Command_RestoreBegin, *fsmpb.Command_RestoreChunk, *fsmpb.Command_RestoreCommit:
 		return classWrite
 	}
 	return classAcquire

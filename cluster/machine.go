@@ -99,6 +99,7 @@ func (m *machine) apply(l *raft.Log) (applied, error) {
 	if err != nil {
 		return applied{}, err
 	}
+	index = m.state.Index() // a restore jumps
 	m.digests.add(index, m.state.Digest())
 	m.noteDeadlines()
 	m.index.Store(index)

@@ -40,10 +40,14 @@ type Node struct {
 	peers    *http.Client  // to the other nodes' APIs
 	clock    func() time.Time
 	schema   schema
+	wall     func() time.Time // of the world, for restores alone
 
 	reading  atomic.Pointer[reading] // nil unless leading
 	member   atomic.Pointer[member]  // nil until it is of a cluster
 	inFlight atomic.Int64            // bytes at the gate and at Raft that have not ended
+
+	restoring sync.Mutex    // held by the one restore that runs here
+	backups   chan struct{} // a place for each backup that is being written
 
 	idMu sync.Mutex // guards id
 	id   identity
@@ -77,6 +81,7 @@ func Open(cfg Config) (*Node, error) {
 	}
 	n := newNode(cfg)
 	n.dir = dir
+	n.clearSpools()
 	if n.id, err = dir.identity(cfg.Name); err != nil {
 		dir.close()
 		return nil, err
@@ -98,7 +103,7 @@ func newNode(cfg Config) *Node {
 		cfg: cfg, log: cfg.Logger, metrics: newMetrics(), pauses: newPauses(cfg.LeaderLease),
 		renewals: newRenewals(), gate: newGate(maxProposals), waits: newWaits(),
 		confirms: newConfirms(), ready: newReadiness(), reprove: make(chan struct{}, 1),
-		clock: time.Now, schema: ownSchema(),
+		clock: time.Now, wall: time.Now, schema: ownSchema(), backups: make(chan struct{}, backupsAtOnce),
 		peers: &http.Client{Transport: &http.Transport{IdleConnTimeout: time.Minute}}, // never by a proxy
 	}
 	n.machine = newMachine(n.committed, n.broken, NewFeed(cfg.WatchHistory, cfg.MaxWatchers))

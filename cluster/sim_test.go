@@ -100,7 +100,7 @@ func inSim(t *testing.T, run func(t *testing.T, s *sim)) {
 		}()
 		l := s.leader()
 		for _, server := range s.servers {
-			node := &fsmpb.Node{Name: server.Addr, Id: server.ID, RaftAddr: server.Addr, HttpAddr: server.Addr + ":80", Voter: true, Understands: 1}
+			node := &fsmpb.Node{Name: server.Addr, Id: server.ID, RaftAddr: server.Addr, HttpAddr: server.Addr + ":80", Voter: true, Understands: fsm.Understands}
 			if _, err := l.propose(t.Context(), time.Now(), &fsmpb.Command{Op: &fsmpb.Command_SetNode{SetNode: &fsmpb.SetNode{Node: node, ClusterId: "c1"}}}); err != nil {
 				t.Fatal(err)
 			}

@@ -48,28 +48,32 @@ func (r *restorer) next(t *rapid.T, g *generator) *fsmpb.Command {
 	if r.backup == nil {
 		return tickOf()
 	}
-	if r.of == nil || oneIn(t, 8, "begin again") {
+	if r.of == nil || oneIn(t, 20, "begin again") {
 		r.of, r.left, r.first = r.backup, r.keys, 0
 		r.id++
 		return &fsmpb.Command{Op: &fsmpb.Command_RestoreBegin{RestoreBegin: &fsmpb.RestoreBegin{
-			Id: r.name(t), BackupIndex: r.of.Header.Index, TtlMs: pick[uint64](t, "staging ttl", 0, 1000, 600_000, 600_000, 1<<40, 1<<40+1),
+			Id: r.name(t), BackupIndex: r.of.Header.Index, TtlMs: pick[uint64](t, "staging ttl", 1000, 600_000, 1<<30, 1<<30, 1<<40, 1<<40, 1<<40, 1<<40, 0, 1<<40+1),
 		}}}
 	}
-	if len(r.left) > 0 && !oneIn(t, 10, "commit early") {
+	if len(r.left) > 0 && !oneIn(t, 20, "commit early") {
 		n := rapid.IntRange(1, min(2, len(r.left))).Draw(t, "chunk")
 		c := &fsmpb.RestoreChunk{Id: r.name(t), First: r.first, Keys: r.left[:n]}
-		if oneIn(t, 10, "twice") {
+		if oneIn(t, 30, "twice") {
 			c.Keys = r.keys[:n]
 		}
-		if oneIn(t, 10, "out of order") {
+		if oneIn(t, 30, "out of order") {
 			c.First = pick[uint64](t, "first", 0, 1, 2)
 			return &fsmpb.Command{Op: &fsmpb.Command_RestoreChunk{RestoreChunk: c}}
 		}
 		r.left, r.first = r.left[n:], r.first+uint64(n)
 		return &fsmpb.Command{Op: &fsmpb.Command_RestoreChunk{RestoreChunk: c}}
 	}
+	of := r.of
+	if oneIn(t, 3, "another") {
+		r.of = nil // and begins anew
+	}
 	c := &fsmpb.RestoreCommit{
-		Id: r.name(t), Keys: uint64(len(r.keys)), Checksum: r.of.Checksum, Base: r.base, BackupIndex: r.of.Header.Index,
+		Id: r.name(t), Keys: of.Header.Keys, Checksum: of.Checksum, Base: r.base, BackupIndex: of.Header.Index,
 		SinceMs: g.nowMS, RequestKey: pick(t, "restore key", "", "", "r1", "r2"),
 	}
 	switch rapid.IntRange(0, 12).Draw(t, "wrong") {
@@ -87,5 +91,8 @@ func (r *restorer) next(t *rapid.T, g *generator) *fsmpb.Command {
 
 // name is the staging's, mostly.
 func (r *restorer) name(t *rapid.T) string {
-	return pick(t, "staging", "s", "s", "s", "s", "s", "s", "other", "")
+	if oneIn(t, 30, "other staging") {
+		return pick(t, "staging", "other", "")
+	}
+	return "s"
 }

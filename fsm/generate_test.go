@@ -83,7 +83,7 @@ func (g *generator) learn(t *rapid.T, c *fsmpb.Command, o *fsmpb.Outcome, events
 func (g *generator) operation(t *rapid.T) *fsmpb.Command {
 	kinds := []string{
 		"acquire", "acquire", "acquire", "acquire", "acquire", "write", "write", "write", "write", "renew", "release", "release",
-		"cancel", "cancel", "advance", "advance", "advance", "tick", "node", "repeat", "repeat", "garbage", "restore", "restore",
+		"cancel", "cancel", "advance", "advance", "advance", "tick", "node", "repeat", "repeat", "garbage", "restore", "restore", "restore",
 	}
 	switch kind := pick(t, "kind", kinds...); {
 	case kind == "acquire":

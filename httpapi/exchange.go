@@ -27,6 +27,7 @@ type exchange struct {
 	name     string        // decoded name or key of the path
 	query    query
 	body     []byte
+	streamed bool // the body has not been read: it is passed on as it comes
 	// patience is how long the request asks to be kept waiting: a node that
 	// forwards it gives the leader so much longer to answer.
 	patience time.Duration

@@ -39,7 +39,7 @@ func newNodeTransport() *http.Transport {
 func (x *exchange) forwarded() bool { return len(x.r.Header[wire.HeaderForwarded]) > 0 }
 
 // elsewhere answers a request that only the leader can, if this node is not the
-// leader; it returns false if it is. The body has been read.
+// leader; it returns false if it is. The body has been read, unless it is streamed.
 func (x *exchange) elsewhere(mutation bool) bool {
 	switch {
 	case x.status.IsLeader:
@@ -177,7 +177,9 @@ func (x *exchange) outgoing(ctx context.Context) (*http.Request, error) {
 		// An opaque URL is written as it is; any other would be escaped anew.
 		URL: &url.URL{Scheme: leader.Scheme, Host: leader.Host, Opaque: path + query},
 	}
-	if len(x.body) > 0 {
+	if x.streamed {
+		out.Body, out.ContentLength = io.NopCloser(x.r.Body), x.r.ContentLength
+	} else if len(x.body) > 0 {
 		out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
 	}
 	return out.WithContext(ctx), nil

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"runtime/debug"
 	"time"
@@ -41,6 +42,14 @@ type Node interface {
 	// Watch opens a watch of this node's own events, from an index on or, at 0,
 	// from now on. Its end, too, is told by cluster's errors.
 	Watch(from uint64, renewals bool) (*cluster.Watcher, error)
+	// Backup takes a backup of what this node has applied. The caller closes it.
+	Backup() (*cluster.Backup, error)
+	// Spool takes an upload and verifies it whole. The caller closes it.
+	Spool(upload io.Reader) (*cluster.Spool, error)
+	// Restore puts the keys of a verified backup in the place of those that are
+	// served. Only an error that wraps cluster.ErrOutcomeUnknown leaves open
+	// whether it did.
+	Restore(ctx context.Context, s *cluster.Spool, o cluster.RestoreOptions) (cluster.Restored, error)
 	// Formation is what nodes tell each other before they are a cluster.
 	Formation() cluster.Formation
 	// Ready and Live say why not, or nil.

@@ -32,6 +32,8 @@ type memory struct {
 	onRenew   func() error
 	onRead    func() error
 	onJoin    func(*fsmpb.Node) error
+	onBackup  func() (*cluster.Backup, error)
+	onRestore func(*cluster.Spool, cluster.RestoreOptions) (cluster.Restored, error)
 	ready     error
 	live      error
 
@@ -73,6 +75,7 @@ func (m *memory) apply(c *fsmpb.Command) cluster.Reply[*fsmpb.Outcome] {
 			m.decided[d.RequestKey] = cluster.Reply[*fsmpb.Outcome]{Outcome: d.Outcome, Index: index}
 		}
 	}
+	index = m.state.Index() // a restore jumps
 	close(m.changed)
 	m.changed = make(chan struct{})
 	m.feed.Append(index, events)

@@ -23,7 +23,7 @@ import (
 func TestPathsAndMethodsThatAreNot(t *testing.T) {
 	a := newAPI(t)
 	for _, call := range []string{
-		"GET /", "GET /v1", "GET /v1/", "GET /v2/leases", "GET /v1/watch/", "GET /ui/", "GET /v1/snapshot", "POST /v1/snapshot/restore",
+		"GET /", "GET /v1", "GET /v1/", "GET /v2/leases", "GET /v1/watch/", "GET /ui/", "GET /v1/snapshot/", "POST /v1/snapshot/restore/",
 		"POST /v1/cluster/transfer", "DELETE /v1/cluster/members/n1", "POST /v1/leases/l", "POST /v1/kv/k", "GET /v1/leases-x",
 		"POST /v1/renew/", "GET /livez/", "GET /v1/cluster/",
 	} {
@@ -145,7 +145,7 @@ func TestTheDocumentIsServed(t *testing.T) {
 	routed := map[string]bool{}
 	for _, call := range []string{"GET /v1/leases/l", "POST /v1/leases/l/acquire", "POST /v1/leases/l/renew", "POST /v1/leases/l/release", "POST /v1/leases/l/cancel", "GET /v1/leases",
 		"POST /v1/renew", "GET /v1/kv/k", "PUT /v1/kv/k", "DELETE /v1/kv/k", "POST /v1/kv/k/fence", "GET /v1/kv", "POST /v1/txn", "GET /v1/watch", "GET /v1/cluster",
-		"POST /v1/cluster/members", "GET /v1/cluster/formation", "GET /livez", "GET /readyz", "GET /metrics", "GET /v1/openapi.json"} {
+		"POST /v1/cluster/members", "GET /v1/snapshot", "POST /v1/snapshot/restore", "GET /v1/cluster/formation", "GET /livez", "GET /readyz", "GET /metrics", "GET /v1/openapi.json"} {
 		method, path, _ := strings.Cut(call, " ")
 		x := &exchange{h: a.handler, w: recorder{ResponseWriter: httptest.NewRecorder()}, r: httptest.NewRequest(method, path, nil), path: path}
 		if !a.handler.find(x) {

@@ -96,6 +96,8 @@ func (x *exchange) failed(err error, mutation bool) {
 		x.problem(&wire.Problem{Code: wire.CodeCompacted, Oldest: compacted.Oldest, Detail: compactedDetail(compacted.Oldest)})
 	case errors.Is(err, cluster.ErrTooManyWatchers):
 		x.refuse(wire.CodeTooManyRequests, "this node serves as many watches as it may; another node may have room")
+	case errors.Is(err, cluster.ErrTooManyBackups):
+		x.refuse(wire.CodeTooManyRequests, err.Error()+"; another node may have room")
 	case errors.Is(err, cluster.ErrNameInUse):
 		x.refuse(wire.CodeNameInUse, "")
 	default:

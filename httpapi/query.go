@@ -15,6 +15,8 @@ type query struct {
 	limit  int
 	values bool
 	watch  watchQuery
+
+	restore restoreQuery
 }
 
 // parseQuery takes the parameters that the route knows, each at most once.
@@ -79,6 +81,8 @@ func (x *exchange) setParameter(name, value string) bool {
 			return x.invalid(name, `must be "true" or "false"`)
 		}
 		x.query.values = value == "true"
+	case "force", "above":
+		return x.setRestoreParameter(name, value)
 	case "kind", "from", "renewals":
 		return x.setWatchParameter(name, value)
 	}

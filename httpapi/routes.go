@@ -11,11 +11,12 @@ import (
 
 // Parameters that calls know, with spaces around each.
 const (
-	noQuery      = ""
-	readQuery    = " consistency "
-	listQuery    = " consistency prefix after limit "
-	keysQuery    = " consistency prefix after limit values "
-	watchQueries = " prefix kind from renewals "
+	noQuery        = ""
+	readQuery      = " consistency "
+	listQuery      = " consistency prefix after limit "
+	keysQuery      = " consistency prefix after limit values "
+	watchQueries   = " prefix kind from renewals "
+	restoreQueries = " force above "
 )
 
 // place is what the router finds for a path: whose it is, by method.
@@ -75,6 +76,8 @@ func newRouter(m *metrics) *mux.Router {
 	at("/v1/watch", get("/v1/watch", watchQueries, (*exchange).watch))
 	at("/v1/cluster", get("/v1/cluster", readQuery, (*exchange).cluster))
 	at("/v1/cluster/members", post("/v1/cluster/members", (*exchange).join))
+	at("/v1/snapshot", get("/v1/snapshot", readQuery, (*exchange).backup))
+	at("/v1/snapshot/restore", map[string]*route{http.MethodPost: m.route("/v1/snapshot/restore", restoreQueries, (*exchange).restore)})
 	at("/v1/cluster/formation", get("/v1/cluster/formation", noQuery, (*exchange).formation))
 	at("/livez", get("/livez", noQuery, (*exchange).live))
 	at("/readyz", get("/readyz", noQuery, (*exchange).ready))

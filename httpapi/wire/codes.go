@@ -16,7 +16,9 @@ const (
 	CodeCancelled       Code = "cancelled"
 	CodeSlotsDiffer     Code = "slots_differ"
 	CodeQueueFull       Code = "queue_full"
-	CodeNameInUse       Code = "name_in_use" // a healthy member has the joining node's name
+	CodeNameInUse       Code = "name_in_use"      // a healthy member has the joining node's name
+	CodeOtherCluster    Code = "other_cluster"    // a backup, unless it is forced
+	CodeMembersOutdated Code = "members_outdated" // a member runs a version that cannot do this
 	CodeStaleToken      Code = "stale_token"
 	CodeVersionMismatch Code = "version_mismatch"
 	CodeTooLarge        Code = "too_large"
@@ -86,6 +88,10 @@ func (c Code) HTTP() (status int, title string) {
 		return http.StatusTooManyRequests, "Too many wait already"
 	case CodeNameInUse:
 		return http.StatusConflict, "A healthy member has this name"
+	case CodeOtherCluster:
+		return http.StatusConflict, "The backup is another cluster's"
+	case CodeMembersOutdated:
+		return http.StatusConflict, "Not every member can do this yet"
 	case CodeStaleToken:
 		return http.StatusPreconditionFailed, "The fence refused the token"
 	case CodeVersionMismatch:

@@ -1,0 +1,107 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"fencepost/fsm"
+	"fencepost/fsm/fsmpb"
+)
+
+const (
+	spoolPattern = "restore-*.spool"
+	spoolStep    = 8 << 20 // bytes that are written before they are flushed
+)
+
+// BackupTooLargeError says that a backup is larger than what this node's data quota
+// leaves room for.
+type BackupTooLargeError struct{ Limit int64 }
+
+func (e *BackupTooLargeError) Error() string {
+	return fmt.Sprintf("the backup is larger than %d bytes", e.Limit)
+}
+
+// Spool is an uploaded backup on this node's disk, which has been verified whole.
+type Spool struct {
+	Backup *fsm.Backup
+	file   *os.File
+}
+
+// Spool writes an upload to the data directory, which is where its size was planned
+// for, and verifies it (see NewSpool). The caller must Close the spool.
+func (n *Node) Spool(upload io.Reader) (*Spool, error) {
+	dir := ""
+	if n.dir != nil {
+		dir = n.dir.path
+	}
+	return NewSpool(dir, int64(min(n.cfg.MaxDataBytes, 1<<62))+fsm.BackupOverheadBytes, upload)
+}
+
+// NewSpool writes an upload of at most limit bytes to a directory, and verifies it
+// to the last byte. Errors are a *BackupTooLargeError, or wrap fsm.ErrBadSnapshot,
+// which is the backup's own fault, or what reading or writing has met.
+func NewSpool(dir string, limit int64, upload io.Reader) (*Spool, error) {
+	f, err := os.CreateTemp(dir, spoolPattern)
+	if err != nil {
+		return nil, fmt.Errorf("spool the backup: %w", err)
+	}
+	s := &Spool{file: f}
+	if err := s.fill(upload, limit); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	if s.Backup, err = s.read(nil); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// fill goes to the disk step by step: a whole backup that is written back at once
+// would hold up the log beside it.
+func (s *Spool) fill(upload io.Reader, limit int64) error {
+	for size := int64(0); ; {
+		n, err := io.CopyN(s.file, upload, spoolStep)
+		if size += n; size > limit {
+			return &BackupTooLargeError{limit}
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil {
+			err = s.file.Sync()
+		}
+		if err != nil {
+			return fmt.Errorf("spool the backup: %w", err)
+		}
+	}
+}
+
+func (s *Spool) read(see func(*fsmpb.KeyRecord) error) (*fsm.Backup, error) {
+	if _, err := s.file.Seek(0, io.SeekStart); err != nil {
+		return nil, fmt.Errorf("read the spooled backup: %w", err)
+	}
+	return fsm.ReadBackup(s.file, see)
+}
+
+// Each reads the keys again, in ascending order; see may keep them.
+func (s *Spool) Each(see func(*fsmpb.KeyRecord) error) error {
+	_, err := s.read(see)
+	return err
+}
+
+// Close removes the spool. It is called once.
+func (s *Spool) Close() error {
+	return errors.Join(s.file.Close(), os.Remove(s.file.Name()))
+}
+
+// clearSpools removes what a process that ended in the middle of an upload left.
+func (n *Node) clearSpools() {
+	left, _ := filepath.Glob(n.dir.file(spoolPattern)) // an error is of the pattern
+	for _, path := range left {
+		if err := os.Remove(path); err != nil {
+			n.log.Warn("remove an abandoned upload", "error", err)
+		}
+	}
+}
