@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"sort"
 
 	"github.com/hashicorp/raft"
 
@@ -80,7 +81,9 @@ func ReadLog(dir string, see func(LogEntry) error) (LogInfo, error) {
 type StoredLog struct {
 	files *storedFiles
 	tail  []*raft.Log // in the journal
-	base  uint64      // public index = base + Raft's
+	jumps jumps       // from Raft's index to the public one
+	first uint64      // Raft's index of Info.First
+	last  uint64      // and of Info.Last
 	info  LogInfo
 }
 
@@ -109,9 +112,9 @@ func (s *StoredLog) Close() error { return s.files.close() }
 // Each lets see have the entries from one public index to another, both included,
 // in index order; to 0: to the last. An error of see ends it and is returned.
 func (s *StoredLog) Each(from, to uint64, see func(LogEntry) error) error {
-	from, to = s.Range(from, to)
-	for i := from; i != 0 && i <= to; i++ {
-		l, err := s.at(i - s.base)
+	first, last := s.entries(from, to)
+	for i := first; i != 0 && i <= last; i++ {
+		l, err := s.at(i)
 		if err != nil {
 			return err
 		}
@@ -124,14 +127,37 @@ func (s *StoredLog) Each(from, to uint64, see func(LogEntry) error) error {
 
 // Range is what there is of such a range; 0, 0: nothing.
 func (s *StoredLog) Range(from, to uint64) (first, last uint64) {
-	if to == 0 {
-		to = s.info.Last
-	}
-	first, last = max(from, s.info.First), min(to, s.info.Last)
-	if first > last {
+	if first, last = s.entries(from, to); first == 0 {
 		return 0, 0
 	}
-	return first, last
+	return s.jumps.public(first), s.jumps.public(last)
+}
+
+// Count is how many entries there are of such a range: fewer than its indexes, if
+// the index jumps in it.
+func (s *StoredLog) Count(from, to uint64) uint64 {
+	first, last := s.entries(from, to)
+	if first == 0 {
+		return 0
+	}
+	return last - first + 1
+}
+
+// entries is such a range in Raft's indexes; 0, 0: nothing.
+func (s *StoredLog) entries(from, to uint64) (first, last uint64) {
+	if s.first == 0 {
+		return 0, 0
+	}
+	n := int(s.last - s.first + 1)
+	before := sort.Search(n, func(i int) bool { return s.jumps.public(s.first+uint64(i)) >= from })
+	through := n
+	if to != 0 {
+		through = sort.Search(n, func(i int) bool { return s.jumps.public(s.first+uint64(i)) > to })
+	}
+	if before >= through {
+		return 0, 0
+	}
+	return s.first + uint64(before), s.first + uint64(through) - 1
 }
 
 // read finds out everything about the log, and goes through it once.
@@ -141,9 +167,9 @@ func (s *StoredLog) read() (err error) {
 	if err != nil {
 		return err
 	}
-	s.base = snapshot.base
+	s.jumps = jumps{{0, snapshot.base}}
 	if snapshot.index > 0 {
-		s.info.Snapshot = LogPosition{s.base + snapshot.index, snapshot.term}
+		s.info.Snapshot = LogPosition{s.jumps.public(snapshot.index), snapshot.term}
 		s.info.Committed = s.info.Snapshot.Index
 	}
 	if s.info.CurrentTerm, s.info.VotedInTerm, s.info.VotedFor, err = f.vote(); err != nil {
@@ -166,38 +192,44 @@ func (s *StoredLog) read() (err error) {
 	if first > 1 && snapshot.index+1 < first {
 		return fmt.Errorf("the log begins at entry %d, and no snapshot reaches so far: data directory %s is not whole", first, f.dir)
 	}
-	if first, err = s.scan(first, last, snapshot); err != nil {
+	var restores []restoring
+	if first, restores, err = s.scan(first, last, snapshot); err != nil {
+		return err
+	}
+	if err := s.findJumps(restores, last, snapshot); err != nil {
 		return err
 	}
 	if first != 0 && first <= last {
-		s.info.First, s.info.Last = s.base+first, s.base+last
+		s.first, s.last = first, last
+		s.info.First, s.info.Last = s.jumps.public(first), s.jumps.public(last)
 		s.info.FromJournal = int(last - min(max(settled, first-1), last))
 	}
 	return nil
 }
 
-// scan finds where the log really begins, and how far it is known to be committed.
+// scan finds where the log really begins, how far it is known to be committed, and
+// which entries may have moved the base.
 // A snapshot that a leader sent leaves what the follower had before on its disk,
 // with a gap behind it, or with another term where the snapshot is: Raft never
 // looks at those entries again, and they may never have been committed.
-func (s *StoredLog) scan(first, last uint64, snapshot storedSnapshot) (begin uint64, err error) {
+func (s *StoredLog) scan(first, last uint64, snapshot storedSnapshot) (begin uint64, restores []restoring, err error) {
 	begin = first
 	var found int
 	abandon := func(at uint64) {
-		begin, found, s.info.Abandoned = at+1, 0, s.info.Abandoned+found
+		begin, found, s.info.Abandoned, restores = at+1, 0, s.info.Abandoned+found, nil
 		s.info.Committed = s.info.Snapshot.Index
 	}
 	for i := first; i != 0 && i <= last; i++ {
 		l, err := s.at(i)
 		if errors.Is(err, raft.ErrLogNotFound) {
 			if i > snapshot.index {
-				return 0, fmt.Errorf("entry %d is missing, and no snapshot has it: data directory %s is not whole", s.base+i, s.files.dir)
+				return 0, nil, fmt.Errorf("entry %d is missing, and no snapshot has it: data directory %s is not whole", s.jumps.public(i), s.files.dir)
 			}
 			abandon(i)
 			continue
 		}
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 		found++
 		if i == snapshot.index && l.Term != snapshot.term {
@@ -206,12 +238,15 @@ func (s *StoredLog) scan(first, last uint64, snapshot storedSnapshot) (begin uin
 		}
 		if e := s.entry(l); e.Command != nil {
 			s.info.Committed = max(s.info.Committed, e.Command.GetTick().GetDigestIndex())
+			if c := e.Command.GetRestoreCommit(); c != nil {
+				restores = append(restores, restoring{i, c})
+			}
 		}
 	}
 	if last < snapshot.index {
 		abandon(last)
 	}
-	return begin, nil
+	return begin, restores, nil
 }
 
 // at finds an entry by Raft's index: one in the journal goes before one in raft.db,
@@ -224,7 +259,7 @@ func (s *StoredLog) at(index uint64) (*raft.Log, error) {
 }
 
 func (s *StoredLog) entry(l *raft.Log) LogEntry {
-	e := LogEntry{Index: s.base + l.Index, Term: l.Term, Data: l.Data}
+	e := LogEntry{Index: s.jumps.public(l.Index), Term: l.Term, Data: l.Data}
 	switch l.Type {
 	case raft.LogCommand:
 		e.Type = "command"

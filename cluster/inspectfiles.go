@@ -20,6 +20,7 @@ import (
 	bbolterrors "go.etcd.io/bbolt/errors"
 
 	"fencepost/fsm"
+	"fencepost/fsm/fsmpb"
 )
 
 // storedFiles are the files of a stopped node, open for reading only.
@@ -210,7 +211,11 @@ func (f *storedFiles) journal() ([]*raft.Log, error) {
 }
 
 // storedSnapshot is a snapshot on the disk; index 0: there is none.
-type storedSnapshot struct{ index, term, base uint64 } // Raft's index
+type storedSnapshot struct {
+	index, term        uint64 // Raft's index
+	base, restoreFloor uint64
+	path               string
+}
 
 // newestSnapshot finds what Raft would restore. Raft's own store is of no use
 // here: it makes directories and files when it is opened.
@@ -242,35 +247,37 @@ func newestSnapshot(dir, clusterID string) (newest storedSnapshot, err error) {
 	if path == "" {
 		return newest, nil
 	}
-	if newest.base, err = checkSnapshot(path, sum, clusterID); err != nil {
+	header, err := checkSnapshot(path, sum, clusterID)
+	if err != nil {
 		return newest, fmt.Errorf("newest snapshot %s: %w", path, err)
 	}
+	newest.base, newest.restoreFloor, newest.path = header.Base, header.RestoreFloor, path
 	return newest, nil
 }
 
 // checkSnapshot sees that a snapshot is whole and of the cluster.
-func checkSnapshot(path string, sum []byte, clusterID string) (base uint64, err error) {
+func checkSnapshot(path string, sum []byte, clusterID string) (*fsmpb.Header, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer f.Close()
 	h := crc64.New(crc64.MakeTable(crc64.ECMA))
 	if _, err := io.Copy(h, f); err != nil {
-		return 0, err
+		return nil, err
 	}
 	if string(h.Sum(nil)) != string(sum) {
-		return 0, errors.New("it is damaged: its checksum differs")
+		return nil, errors.New("it is damaged: its checksum differs")
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return 0, err
+		return nil, err
 	}
 	header, err := fsm.ReadSnapshotHeader(f)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	if header.ClusterId != "" && header.ClusterId != clusterID {
-		return 0, fmt.Errorf("it is of cluster %s, and node.json of %s", header.ClusterId, clusterID)
+		return nil, fmt.Errorf("it is of cluster %s, and node.json of %s", header.ClusterId, clusterID)
 	}
-	return header.Base, nil
+	return header, nil
 }

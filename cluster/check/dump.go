@@ -27,8 +27,8 @@ type dumpLine struct {
 
 // ReadEntries reads what 'fencepost debug log -o json' printed of one node. It
 // fails unless all lines that the first one announces are there and no other, each
-// entry can be decoded, indexes go up one by one, and terms never fall: what is
-// judged must be whole. The last entries may not have been committed; the dump's
+// entry can be decoded, indexes go up one by one, but for a restore, which jumps,
+// and terms never fall: what is judged must be whole. The last entries may not have been committed; the dump's
 // info, and the logs of the other nodes, tell.
 func ReadEntries(r io.Reader) ([]Entry, error) {
 	d := json.NewDecoder(bufio.NewReader(r))
@@ -51,7 +51,7 @@ func ReadEntries(r io.Reader) ([]Entry, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read dump: entry %d: %w", l.Index, err)
 		}
-		if n := len(entries); n > 0 && (e.Index != entries[n-1].Index+1 || e.Term < entries[n-1].Term) {
+		if n := len(entries); n > 0 && (!follows(e, entries[n-1].Index) || e.Term < entries[n-1].Term) {
 			return nil, fmt.Errorf("read dump: entry %d of term %d follows entry %d of term %d", e.Index, e.Term, entries[n-1].Index, entries[n-1].Term)
 		}
 		entries = append(entries, e)
@@ -60,6 +60,11 @@ func ReadEntries(r io.Reader) ([]Entry, error) {
 		return nil, fmt.Errorf("read dump: it has %d entries, and announces %d", got, head.Info.Entries)
 	}
 	return entries, nil
+}
+
+// follows says whether the entry can be the next one after an index.
+func follows(e Entry, index uint64) bool {
+	return e.Index == index+1 || e.Index > index && e.Command.GetRestoreCommit() != nil
 }
 
 func (l *dumpLine) entry() (e Entry, err error) {

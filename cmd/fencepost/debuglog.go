@@ -69,8 +69,7 @@ func dumpLog(log *cluster.StoredLog, from, to uint64, out io.Writer, asJSON bool
 	if asJSON {
 		head, line = writeInfoJSON, writeEntryJSON
 	}
-	first, last := log.Range(from, to)
-	if err := head(w, log.Info(), first, last); err != nil {
+	if err := head(w, log.Info(), log.Count(from, to)); err != nil {
 		return fmt.Errorf("print the log: %w", err)
 	}
 	bad := 0
@@ -123,14 +122,11 @@ type logEntry struct {
 	Data    []byte              `json:"data,omitempty"` // with an error: what cannot be decoded
 }
 
-func writeInfoJSON(w *bufio.Writer, i cluster.LogInfo, first, last uint64) error {
+func writeInfoJSON(w *bufio.Writer, i cluster.LogInfo, entries uint64) error {
 	d := logInfo{
 		Node: i.Node, ID: i.ID, ClusterID: i.ClusterID, First: i.First, Last: i.Last,
 		Committed: i.Committed, Snapshot: i.Snapshot, CurrentTerm: i.CurrentTerm, VotedFor: i.VotedFor,
-		VotedInTerm: i.VotedInTerm, FromJournal: i.FromJournal, Abandoned: i.Abandoned,
-	}
-	if first != 0 {
-		d.Entries = last - first + 1
+		VotedInTerm: i.VotedInTerm, FromJournal: i.FromJournal, Abandoned: i.Abandoned, Entries: entries,
 	}
 	return jsonLine(w, map[string]any{"info": d})
 }

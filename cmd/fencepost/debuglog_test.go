@@ -260,7 +260,7 @@ func jsonDump(t *testing.T, entries []cluster.LogEntry) string {
 	var b bytes.Buffer
 	w := bufio.NewWriter(&b)
 	last := entries[len(entries)-1].Index
-	err := writeInfoJSON(w, cluster.LogInfo{Node: "n1", First: 1, Last: last}, 1, last)
+	err := writeInfoJSON(w, cluster.LogInfo{Node: "n1", First: 1, Last: last}, last)
 	for i := range entries {
 		err = errors.Join(err, writeEntryJSON(w, &entries[i]))
 	}

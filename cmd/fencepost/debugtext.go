@@ -15,7 +15,7 @@ const (
 	shownItems = 4  // renewals, operations
 )
 
-func writeInfoText(w *bufio.Writer, i cluster.LogInfo, first, last uint64) error {
+func writeInfoText(w *bufio.Writer, i cluster.LogInfo, entries uint64) error {
 	fmt.Fprintf(w, "node %s (%s) of cluster %s\n", i.Node, i.ID, i.ClusterID)
 	if i.First == 0 {
 		fmt.Fprint(w, "the log is empty")
@@ -37,7 +37,7 @@ func writeInfoText(w *bufio.Writer, i cluster.LogInfo, first, last uint64) error
 		fmt.Fprint(w, "; what follows may have been committed or not: compare it with the other nodes")
 	}
 	_, err := fmt.Fprintln(w)
-	if first != 0 {
+	if entries != 0 {
 		_, err = fmt.Fprintf(w, "\n%8s %5s  %-13s %s\n", "INDEX", "TERM", "KIND", "WHAT")
 	}
 	return err
@@ -120,6 +120,17 @@ func summary(c *fsmpb.Command) (kind, what string) {
 	case *fsmpb.Command_RemoveNode:
 		kind = "remove_node"
 		f.add(true, "%s id=%s", op.RemoveNode.Name, op.RemoveNode.Id)
+	case *fsmpb.Command_RestoreBegin:
+		kind = "restore_begin"
+		f.add(true, "id=%s backup_index=%d ttl=%s", op.RestoreBegin.Id, op.RestoreBegin.BackupIndex, duration(op.RestoreBegin.TtlMs))
+	case *fsmpb.Command_RestoreChunk:
+		kind = "restore_chunk"
+		f.add(true, "id=%s %d keys after %d", op.RestoreChunk.Id, len(op.RestoreChunk.Keys), op.RestoreChunk.First)
+	case *fsmpb.Command_RestoreCommit:
+		kind = "restore_commit"
+		r := op.RestoreCommit
+		f.add(true, "id=%s keys=%d checksum=%016x base=%d backup_index=%d", r.Id, r.Keys, r.Checksum, r.Base, r.BackupIndex)
+		f.add(r.Above > 0, "above=%d", r.Above)
 	case *fsmpb.Command_Tick:
 		kind = "tick"
 		f.add(op.Tick.DigestIndex > 0, "digest=%016x at=%d", op.Tick.Digest, op.Tick.DigestIndex)

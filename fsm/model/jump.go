@@ -36,6 +36,16 @@ func (m *Machine) GraceUntil(l *Lease) uint64 {
 	return until
 }
 
+// Shown is the lease as others see it: one from before a jump has no holders.
+func (m *Machine) Shown(l *Lease) *Lease {
+	if !l.Held() || !m.old(l.Holders[0].Token) {
+		return l
+	}
+	shown := *l
+	shown.Holders, shown.GraceUntilMS = nil, m.GraceUntil(l)
+	return &shown
+}
+
 func (m *Machine) oldWaiters() (ws []*Waiter) {
 	for _, queue := range m.Queues {
 		for _, w := range queue {

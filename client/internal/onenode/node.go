@@ -2,6 +2,7 @@ package onenode
 
 import (
 	"context"
+	"io"
 	"time"
 
 	"fencepost/cluster"
@@ -81,6 +82,20 @@ func (n *node) Members(context.Context) (ms []cluster.Member, err error) {
 		ms = append(ms, cluster.Member{Name: m.Name, ID: m.Id, HTTPAddr: m.HttpAddr, Voter: true, Healthy: true, Leader: n.leader == "http://"+m.Name})
 	}
 	return ms, nil
+}
+
+func (n *node) Backup() (*cluster.Backup, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return cluster.NewBackup(n.state.Snapshot(), time.Now(), func() {}), nil
+}
+
+func (n *node) Spool(upload io.Reader) (*cluster.Spool, error) {
+	return cluster.NewSpool("", 1<<30, upload)
+}
+
+func (n *node) Restore(context.Context, *cluster.Spool, cluster.RestoreOptions) (cluster.Restored, error) {
+	return cluster.Restored{}, cluster.ErrNoLeader
 }
 
 func (n *node) Join(context.Context, *fsmpb.Node) error { return cluster.ErrNoLeader }

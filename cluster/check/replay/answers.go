@@ -17,7 +17,10 @@ import (
 // judgeDecided finds the outcome that an answer rests on: of the attempt's own entry,
 // or, if it waited, of the entry that decided its request.
 func (r *replay) judgeDecided(a *asked, e check.Entry, own *attempt, o *fsmpb.Outcome, events []model.Event) {
-	if own != nil && r.isOwn(a, e, own) {
+	// One that queues its request decides nothing about it; but it may drop a twin
+	// whose wait is over, and whose key nobody knows either.
+	twin := a.key == "" && o.Code == fsmpb.Code_CODE_QUEUED
+	if own != nil && !twin && r.isOwn(a, e, own) {
 		r.compare(a, o, o.Index != e.Index || o.Attempt > 1)
 		return
 	}

@@ -28,12 +28,19 @@ import (
 // state machine behind the real API, in fake time and on a bad network; and its log.
 func soundRun(t *testing.T, seed uint64, clients, calls int) (h *check.History, log []check.Entry) {
 	t.Helper()
+	return soundRunWith(t, seed, clients, calls, func(context.Context, *node) {})
+}
+
+// soundRunWith has something else done beside the clients' calls.
+func soundRunWith(t *testing.T, seed uint64, clients, calls int, beside func(context.Context, *node)) (h *check.History, log []check.Entry) {
+	t.Helper()
 	bubble.Test(t, func(t *testing.T) {
 		ctx, end := context.WithCancel(t.Context())
 		n, rec := newNode(), check.NewRecorder()
 		api := httpapi.New(n, httpapi.Options{})
 		var work, rest sync.WaitGroup
 		rest.Go(func() { n.keepTime(ctx) })
+		rest.Go(func() { beside(ctx, n) })
 		for i := range 3 {
 			rest.Go(func() { watch(ctx, api, rec, i) })
 		}

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"context"
+	"io"
 	"sync"
 	"time"
 
@@ -65,11 +66,13 @@ func (n *node) commit(c *fsmpb.Command) cluster.Reply[*fsmpb.Outcome] {
 		index++
 	}
 	c.NowMs, c.Term = uint64(time.Since(n.began).Milliseconds()), 1
-	n.log = append(n.log, check.Entry{Index: index, Term: 1, Command: proto.CloneOf(c)})
+	logged := proto.CloneOf(c)
 	o, events, err := n.state.Apply(index, 1, c)
 	if err != nil {
 		panic(err)
 	}
+	index = n.state.Index() // a restore jumps
+	n.log = append(n.log, check.Entry{Index: index, Term: 1, Command: logged})
 	for _, e := range events {
 		if d := e.Decided; d != nil {
 			n.decided[d.RequestKey] = cluster.Reply[*fsmpb.Outcome]{Outcome: d.Outcome, Index: index}
@@ -162,6 +165,12 @@ func (n *node) Read(_ context.Context, _ bool, see func(*fsm.State)) (cluster.Re
 
 func (n *node) Watch(from uint64, renewals bool) (*cluster.Watcher, error) {
 	return n.feed.Watch(from, renewals)
+}
+
+func (n *node) Backup() (*cluster.Backup, error)        { return nil, cluster.ErrTooManyBackups }
+func (n *node) Spool(io.Reader) (*cluster.Spool, error) { return nil, cluster.ErrNoLeader }
+func (n *node) Restore(context.Context, *cluster.Spool, cluster.RestoreOptions) (cluster.Restored, error) {
+	return cluster.Restored{}, cluster.ErrNoLeader
 }
 
 func (n *node) Members(context.Context) ([]cluster.Member, error) { return nil, nil }

@@ -23,6 +23,7 @@ type promises struct {
 	queues         map[string][]uint64
 	marks          map[string]uint64
 	marked, waited int
+	restores       []uint64 // indexes at which the keys became a backup's
 }
 
 func newPromises() *promises {
@@ -63,6 +64,8 @@ func (p *promises) see(e check.Entry, events []model.Event) {
 		case model.Released, model.Expired:
 			p.used[ev.Name] -= p.takes[ev.PreviousToken]
 			delete(p.takes, ev.PreviousToken)
+		case model.Restored:
+			p.restored(ev.Index)
 		case model.Queued:
 			p.waited++
 			p.queues[ev.Name] = append(p.queues[ev.Name], ev.Ticket)
@@ -76,6 +79,20 @@ func (p *promises) see(e check.Entry, events []model.Event) {
 			p.marks[ev.Name] = ev.Watermark
 		}
 	}
+}
+
+// restored is P1 and P5 over a restore: its index is above all that was told.
+func (p *promises) restored(index uint64) {
+	p.restores = append(p.restores, index)
+	if index <= p.token {
+		p.order.Find("a restore at %d, after token %d", index, p.token)
+	}
+	for key, mark := range p.marks {
+		if mark > index {
+			p.watermarks.Find("a restore at %d, where the watermark of %s was %d", index, key, mark)
+		}
+	}
+	p.marks = map[string]uint64{}
 }
 
 func (p *promises) grant(e check.Entry, ev model.Event) {
@@ -137,8 +154,11 @@ func (p *promises) tokens(all, reads []*asked) {
 			p.grants.Find("token %d was told to two requests: %v, and %v", got.Token, was, a)
 		}
 	}
-	marks := map[string]uint64{}
+	marks, restores := map[string]uint64{}, p.restores
 	for _, a := range reads { // by index
+		for ; len(restores) > 0 && restores[0] <= a.Index; restores = restores[1:] {
+			marks = map[string]uint64{}
+		}
 		mark, err := strconv.ParseUint(a.Told[wire.HeaderWatermark], 10, 64)
 		if a.call != callGetKey || err != nil {
 			continue

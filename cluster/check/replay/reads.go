@@ -91,6 +91,7 @@ func (a *asked) differsFromLease(m *model.Machine) string {
 
 // leaseOf is a lease as the contract shows it.
 func leaseOf(m *model.Machine, l *model.Lease) wire.Lease {
+	l = m.Shown(l)
 	w := wire.Lease{
 		Name: l.Name, Held: l.Held(), Metadata: map[string]string{}, LastToken: l.LastToken, QueueLength: uint64(len(m.Queues[l.Name])),
 		GraceMS: m.Left(l.GraceUntilMS), Slots: l.Slots, Free: l.Slots, Holders: []wire.Holder{},

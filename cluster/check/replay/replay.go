@@ -22,12 +22,13 @@ type replay struct {
 	own     map[requestID][]attempt
 	unkeyed map[requestID][]attempt // by what they want; of keys that the server made
 	events  []model.Event           // of all entries so far
+	last    uint64                  // index of the entry before
 
 	requests *requests
 	promises *promises
 	honoured *honoured
 
-	kept, answers, once, reading, realTime, phantom, surplus check.Verdict
+	kept, answers, once, reading, realTime, phantom, surplus, jump check.Verdict
 }
 
 // An attempt is an entry of a client's request.
@@ -55,6 +56,7 @@ func Judge(h *check.History, entries []check.Entry) []*check.Verdict {
 			r.notDecided(e.Index, "is one of Raft's own")
 		}
 		delete(r.at, e.Index)
+		r.last = e.Index
 	}
 	last := r.m.Index
 	if n := len(entries); n > 0 {
@@ -86,6 +88,7 @@ func newReplay(h *check.History) *replay {
 		realTime: check.Verdict{Name: "P9 the order of the log is that of real time"},
 		phantom:  check.Verdict{Name: "P10 every entry was asked for"},
 		surplus:  check.Verdict{Name: "P10 refused left no entry"},
+		jump:     check.Verdict{Name: "P1 a restore passes every token"},
 	}
 	for _, x := range h.Exchanges {
 		a := read(x)
@@ -103,7 +106,14 @@ func newReplay(h *check.History) *replay {
 }
 
 func (r *replay) apply(e check.Entry) {
-	o, events := r.m.Apply(e.Index, e.Term, e.Command)
+	index := e.Index
+	if e.Command.GetRestoreCommit() != nil { // its index is where it has led to
+		index = r.last + 1
+	}
+	o, events := r.m.Apply(index, e.Term, e.Command)
+	if r.m.Index != e.Index {
+		r.jump.Find("entry %d, after entry %d, restores a backup; it should have index %d", e.Index, r.last, r.m.Index)
+	}
 	r.events = append(r.events, events...)
 	r.requests.see(e, &r.phantom)
 	own := r.noteAttempt(e, o)
@@ -187,6 +197,9 @@ func (r *replay) verdicts(h *check.History) []*check.Verdict {
 	r.requests.judge(&r.surplus, &r.phantom)
 	r.promises.tokens(r.asked, r.reads)
 	all := []*check.Verdict{&r.kept, &r.answers, &r.once, &r.reading, &r.realTime, &r.surplus, &r.phantom}
+	if r.jump.Count("%d restores", len(r.promises.restores)); len(r.promises.restores) > 0 {
+		all = append(all, &r.jump)
+	}
 	all = append(all, r.promises.verdicts()...)
 	return append(all, r.honoured.judge(r.asked, h.Drift), judgeStreams(h.Streams, r.events, r.m.Index))
 }

@@ -121,6 +121,8 @@ func selects(s *check.Stream, e *model.Event) bool {
 		kind = wire.WatchKV
 	case model.Refused:
 		kind = wire.WatchRefusal
+	case model.Restored:
+		return true // it concerns everything
 	}
 	return strings.HasPrefix(e.Name, s.Prefix) && (s.Kind == "" || slices.Contains(strings.Split(s.Kind, ","), kind))
 }
@@ -152,6 +154,8 @@ func eventOf(e *model.Event) wire.Event {
 	case model.Put, model.Deleted, model.Fenced:
 		w.Key, w.Holder, w.Token, w.PreviousHolder, w.PreviousToken = e.Name, e.Holder, e.Token, e.PreviousHolder, e.PreviousToken
 		w.Watermark, w.Version = e.Watermark, e.Version
+		return w
+	case model.Restored:
 		return w
 	case model.Refused:
 		w.Key, w.Holder, w.Principal, w.Token, w.Watermark, w.Reason = e.Name, e.Holder, e.Principal, e.Token, e.Watermark, reasonOf(e.Reason)
