@@ -121,6 +121,7 @@
 //	hooks.go           functions of the program that are told
 //	instant.go         the two clocks
 //	election.go        a leadership
+//	members.go         changes of the cluster
 //	leases.go, keys.go the other calls; watch.go, stream.go events
 //	call.go            a call: attempts, keys, outcomes; errors.go how it ends
 //	endpoints.go       which node is asked

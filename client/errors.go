@@ -18,8 +18,9 @@ var (
 	ErrSlots     = errors.New("slots differ")                 // the live lease has other slots
 	ErrStale     = errors.New("token is stale")               // the fence refused the write (P4)
 	ErrNotIssued = errors.New("token was never issued")       // refused, and no watermark moved (P6)
-	ErrNotFound  = errors.New("not found")                    // no such lease or key
+	ErrNotFound  = errors.New("not found")                    // no such lease, key or member
 	ErrMismatch  = errors.New("version differs")              // if-version or if-absent did not hold
+	ErrQuorum    = errors.New("quorum would be lost")         // a member stays, because the rest could not go on without it
 	ErrCompacted = errors.New("events are not kept any more") // a watch has to start again from a list
 
 	ErrReleased = errors.New("lease was released") // by this program, with Lease.Release
@@ -99,6 +100,8 @@ func sentinel(code wire.Code) error {
 		return ErrNotFound
 	case wire.CodeVersionMismatch:
 		return ErrMismatch
+	case wire.CodeLosesQuorum:
+		return ErrQuorum
 	case wire.CodeCompacted:
 		return ErrCompacted
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -29,6 +30,8 @@ type Formation struct {
 	Index     uint64   `json:"index"`   // public, applied
 	// LastContactMS is how long ago the node heard from the leader.
 	LastContactMS int64 `json:"last_contact_ms"`
+	// Removed says that its cluster does not have the node any more.
+	Removed bool `json:"removed,omitempty"`
 }
 
 const (
@@ -36,6 +39,10 @@ const (
 	FormationPath = "/v1/cluster/formation"
 	// MembersPath takes a POST of a node that wants to join.
 	MembersPath = "/v1/cluster/members"
+
+	// What the API answers ErrRemoved with, and where it tells whose answer it is.
+	removedCode   = "removed"
+	clusterHeader = "Fencepost-Cluster"
 )
 
 // Formation is what this node tells the others.
@@ -44,6 +51,10 @@ func (n *Node) Formation() Formation {
 	f := Formation{
 		Name: id.Name, ID: id.ID, RaftAddr: n.cfg.advertiseRaft(), HTTPAddr: n.cfg.HTTPAddr,
 		ClusterID: id.ClusterID, Index: s.Index, LastContactMS: s.LastContact.Milliseconds(),
+		Removed: s.Removed,
+	}
+	if s.Removed {
+		return f
 	}
 	for _, m := range id.Bootstrap {
 		f.Members = append(f.Members, m.ID)
@@ -187,23 +198,36 @@ func (n *Node) ask(ctx context.Context, url string) (Formation, error) {
 	return f, json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&f)
 }
 
-// askToJoin asks the peers, one after another, to record this node; whichever
-// leads does, and the others pass the question on or say that they cannot.
-func (n *Node) askToJoin(ctx context.Context) {
-	for _, p := range n.cfg.Peers {
-		if err := n.askOneToJoin(ctx, p); err == nil || ctx.Err() != nil {
-			return
+// askToJoin asks the peers, and the members that it knows, one after another, to
+// record this node; whichever leads does, and the others pass the question on or say
+// that they cannot. ErrRemoved: the cluster has had it, and does not have it now.
+func (n *Node) askToJoin(ctx context.Context) error {
+	urls := slices.Clone(n.cfg.Peers)
+	for _, m := range n.machine.members() {
+		if url := "http://" + m.HttpAddr; m.Id != n.identity().ID && !slices.Contains(urls, url) {
+			urls = append(urls, url)
 		}
 	}
+	err := ErrNoLeader
+	for _, url := range urls {
+		if url == n.cfg.httpURL() && len(urls) > 1 {
+			continue
+		}
+		if err = n.askOneToJoin(ctx, url); err == nil || errors.Is(err, ErrRemoved) || ctx.Err() != nil {
+			return err
+		}
+	}
+	return err
 }
 
 func (n *Node) askOneToJoin(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*askBound)
 	defer cancel()
-	self := n.self()
+	self, id := n.self(), n.identity()
 	body, err := json.Marshal(map[string]any{
 		"name": self.Name, "id": self.Id, "raft_addr": self.RaftAddr, "http_addr": self.HttpAddr,
 		"voter": self.Voter, "version": self.Version, "understands": self.Understands,
+		"cluster_id": id.ClusterID, "member": id.Member,
 	})
 	if err != nil {
 		return err
@@ -219,8 +243,14 @@ func (n *Node) askOneToJoin(ctx context.Context, url string) error {
 	}
 	defer resp.Body.Close()
 	answer, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answered %s: %s", url, resp.Status, answer)
+	if resp.StatusCode == http.StatusOK {
+		return nil
 	}
-	return nil
+	var problem struct{ Code string }
+	// Only its own cluster can tell a node that it was removed.
+	if json.Unmarshal(answer, &problem) == nil && problem.Code == removedCode && resp.StatusCode == http.StatusConflict &&
+		id.Member && resp.Header.Get(clusterHeader) == id.ClusterID {
+		return fmt.Errorf("%w: %s says so", ErrRemoved, url)
+	}
+	return fmt.Errorf("%s answered %s: %s", url, resp.Status, answer)
 }

@@ -23,6 +23,10 @@ type identity struct {
 	// HasLog says that the log has been made, and marked with the ID. A log that
 	// is lost after that took votes and acknowledged entries with it.
 	HasLog bool `json:"has_log,omitempty"`
+	// Member says that the cluster has had this node, and Removed that it does not
+	// have it any more: only a wiped node joins again.
+	Member  bool `json:"member,omitempty"`
+	Removed bool `json:"removed,omitempty"`
 }
 
 type raftServer struct {

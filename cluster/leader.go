@@ -103,7 +103,9 @@ func (n *Node) takeOffice(ctx context.Context, mb *member) bool {
 	if n.pauses.count.Load() != pausesBefore || n.closing.Load() {
 		return false
 	}
-	n.ready.set(term)
+	if !n.ready.set(term) {
+		return false
+	}
 	mb.log.lead(term)
 	return true
 }

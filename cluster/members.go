@@ -69,36 +69,23 @@ func recorded(s *fsm.State, want *fsmpb.Node) bool {
 		have.Voter == want.Voter && have.Version == want.Version && have.Understands == want.Understands
 }
 
-// register sees to it that the state has this node as it is: others find its
-// API there, and learn what it understands.
-func (n *Node) register(ctx context.Context, mb *member) {
-	for {
-		done := false
-		n.machine.view(func(s *fsm.State) { done = recorded(s, n.self()) })
-		if done {
-			return
-		}
-		if mb.raft.State() == raft.Leader {
-			if err := n.Join(ctx, n.self()); err != nil {
-				n.log.Debug("register with myself", "error", err)
-			}
-		} else {
-			n.askToJoin(ctx)
-		}
-		if !sleep(ctx, tendEvery/4) {
-			return
-		}
-	}
-}
-
 // Join makes a node a member, or corrects its record. It is called on the
 // leader. A node that comes back wiped replaces its former self, which is known
 // by its name or its Raft address, but only if that is not alive (ErrNameInUse).
 func (n *Node) Join(ctx context.Context, node *fsmpb.Node) error {
+	done, err := n.changingMembers(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
 	mb := n.member.Load()
 	if mb == nil || mb.raft.State() != raft.Leader {
 		return ErrNoLeader
 	}
+	return n.joinNow(ctx, mb, node)
+}
+
+func (n *Node) joinNow(ctx context.Context, mb *member, node *fsmpb.Node) error {
 	formers := n.formerSelves(mb, node)
 	for _, id := range formers {
 		// Nobody sends heartbeats to what is not in the configuration any more.
@@ -182,32 +169,43 @@ func change(ctx context.Context, f raft.IndexFuture) error {
 	}
 }
 
-// tendMembers finishes promotions, also those that an earlier leader began.
+// tendMembers finishes promotions and removals, also those that an earlier leader
+// began.
 func (n *Node) tendMembers(ctx context.Context, mb *member) {
 	for sleep(ctx, tendEvery) {
-		for _, s := range mb.configuration().Servers {
-			if s.Suffrage != raft.Nonvoter {
-				continue
-			}
-			var want *fsmpb.Node
-			for _, m := range n.machine.members() {
-				if m.Id == string(s.ID) {
-					want = m
-				}
-			}
-			if want == nil || !want.Voter {
-				continue
-			}
-			f, err := n.ask(ctx, "http://"+want.HttpAddr)
-			if err != nil || f.ID != want.Id || f.Index+caughtUp < n.Status().Index {
-				continue
-			}
-			if err := change(ctx, mb.raft.AddVoter(s.ID, s.Address, 0, enqueueBound)); err != nil {
-				n.log.Warn("promote a member", "name", want.Name, "error", err)
-				continue
-			}
-			n.log.Info("promoted a member that has caught up", "name", want.Name, "id", want.Id)
+		done, err := n.changingMembers(ctx)
+		if err != nil {
+			return
 		}
+		n.finishRemovals(ctx, mb)
+		n.promote(ctx, mb)
+		done()
+	}
+}
+
+func (n *Node) promote(ctx context.Context, mb *member) {
+	for _, s := range mb.configuration().Servers {
+		if s.Suffrage != raft.Nonvoter {
+			continue
+		}
+		var want *fsmpb.Node
+		for _, m := range n.machine.members() {
+			if m.Id == string(s.ID) {
+				want = m
+			}
+		}
+		if want == nil || !want.Voter {
+			continue
+		}
+		f, err := n.ask(ctx, "http://"+want.HttpAddr)
+		if err != nil || f.ID != want.Id || f.Removed || f.Index+caughtUp < n.Status().Index {
+			continue
+		}
+		if err := change(ctx, mb.raft.AddVoter(s.ID, s.Address, 0, enqueueBound)); err != nil {
+			n.log.Warn("promote a member", "name", want.Name, "error", err)
+			continue
+		}
+		n.log.Info("promoted a member that has caught up", "name", want.Name, "id", want.Id)
 	}
 }
 
@@ -233,7 +231,7 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 		}
 		wg.Go(func() {
 			f, err := n.ask(ctx, "http://"+node.HttpAddr)
-			if err != nil || f.ID != node.Id {
+			if err != nil || f.ID != node.Id || f.Removed {
 				return
 			}
 			list[i].AppliedIndex, list[i].LastContact = f.Index, time.Duration(f.LastContactMS)*time.Millisecond

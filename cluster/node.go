@@ -44,6 +44,9 @@ type Node struct {
 
 	reading  atomic.Pointer[reading] // nil unless leading
 	member   atomic.Pointer[member]  // nil until it is of a cluster
+	removed  atomic.Bool             // the cluster does not have it any more, for good
+	doubted  atomic.Uint64           // a term in which it began to hand leadership over
+	changing chan struct{}           // holds one while the members are being changed
 	inFlight atomic.Int64            // bytes at the gate and at Raft that have not ended
 
 	restoring sync.Mutex    // held by the one restore that runs here
@@ -87,6 +90,11 @@ func Open(cfg Config) (*Node, error) {
 		return nil, err
 	}
 	n.start()
+	if n.id.Removed {
+		n.removed.Store(true)
+		n.sayGone()
+		return n, nil
+	}
 	if n.id.ClusterID == "" {
 		n.wg.Go(func() { n.findCluster(n.closed) })
 		return n, nil
@@ -103,7 +111,8 @@ func newNode(cfg Config) *Node {
 		cfg: cfg, log: cfg.Logger, metrics: newMetrics(), pauses: newPauses(cfg.LeaderLease),
 		renewals: newRenewals(), gate: newGate(maxProposals), waits: newWaits(),
 		confirms: newConfirms(), ready: newReadiness(), reprove: make(chan struct{}, 1),
-		clock: time.Now, wall: time.Now, schema: ownSchema(), backups: make(chan struct{}, backupsAtOnce),
+		changing: make(chan struct{}, 1),
+		clock:    time.Now, wall: time.Now, schema: ownSchema(), backups: make(chan struct{}, backupsAtOnce),
 		peers: &http.Client{Transport: &http.Transport{IdleConnTimeout: time.Minute}}, // never by a proxy
 	}
 	n.machine = newMachine(n.committed, n.broken, NewFeed(cfg.WatchHistory, cfg.MaxWatchers))
@@ -212,7 +221,7 @@ func (n *Node) shutDown() error {
 	bound := time.AfterFunc(closeBound, func() { n.cfg.Exit("stopping has taken longer than " + closeBound.String()) })
 	defer bound.Stop()
 	n.gate.close(ErrShuttingDown)
-	n.ready.set(0) // before the transfer: others may lead any moment
+	n.ready.hold() // before the transfer: others may lead any moment
 	mb := n.member.Load()
 	if mb != nil && mb.raft.State() == raft.Leader {
 		n.handOver(mb)

@@ -26,6 +26,9 @@ var errNotProven = errors.New("leadership could not be confirmed")
 // to a question asked after the read, that this node was still the leader. A
 // stale read proves nothing and says how old it may be.
 func (n *Node) Read(ctx context.Context, stale bool, see func(*fsm.State)) (ReadInfo, error) {
+	if stale && n.removed.Load() {
+		return ReadInfo{}, errGone
+	}
 	if stale {
 		info := n.look(see)
 		info.Lag = n.Status().LastContact
@@ -66,9 +69,9 @@ func (n *Node) tryRead(ctx context.Context, see func(*fsm.State)) (ReadInfo, err
 	if err != nil {
 		return ReadInfo{}, err
 	}
-	if mb.hasNonvoters() {
+	if mb.hasNonvoters() || n.doubted.Load() == term {
 		// Raft counts their answers when it confirms leadership, so the read
-		// goes through the log.
+		// goes through the log; also after a transfer, see handOverTo.
 		if _, err := n.propose(ctx, time.Now(), n.tick()); err != nil {
 			if errors.Is(err, ErrOutcomeUnknown) {
 				err = errNotProven
@@ -87,7 +90,7 @@ func (n *Node) tryRead(ctx context.Context, see func(*fsm.State)) (ReadInfo, err
 		n.dropReady()
 		return ReadInfo{}, errNotProven
 	}
-	if n.ready.term() != term || mb.raft.CurrentTerm() != term || mb.hasNonvoters() {
+	if n.ready.term() != term || mb.raft.CurrentTerm() != term || mb.hasNonvoters() || n.doubted.Load() == term {
 		return ReadInfo{}, errNotProven
 	}
 	return info, nil
@@ -117,8 +120,9 @@ func (n *Node) awaitReady(ctx context.Context) (term uint64, err error) {
 // readiness is the term in which this leader's state is known to hold all that
 // was committed before; 0: none.
 type readiness struct {
-	mu      sync.Mutex // guards both
+	mu      sync.Mutex // guards all
 	current uint64
+	held    int           // holds: it stays 0
 	changed chan struct{} // closed at each change
 }
 
@@ -135,14 +139,33 @@ func (r *readiness) term() uint64 {
 	return t
 }
 
-func (r *readiness) set(term uint64) {
+// hold drops readiness and keeps it down until letGo.
+func (r *readiness) hold() {
+	r.mu.Lock()
+	r.held++
+	r.mu.Unlock()
+	r.set(0)
+}
+
+func (r *readiness) letGo() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.held--
+}
+
+// set says whether it could: not while readiness is held down.
+func (r *readiness) set(term uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.held > 0 && term != 0 {
+		return false
+	}
 	if r.current != term {
 		r.current = term
 		close(r.changed)
 		r.changed = make(chan struct{})
 	}
+	return true
 }
 
 // confirms lets all reads that wait at one moment share one confirmation of

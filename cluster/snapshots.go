@@ -43,7 +43,7 @@ func (n *Node) compact(ctx context.Context, mb *member) {
 		}
 		began := time.Now()
 		if err := mb.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
-			if ctx.Err() == nil {
+			if ctx.Err() == nil && !errors.Is(err, raft.ErrRaftShutdown) { // it was removed
 				n.log.Error("take a snapshot", "error", err)
 			}
 			continue // and try again

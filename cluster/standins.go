@@ -31,6 +31,13 @@ type StandIns struct {
 	schema *schema // nil: this program's
 }
 
+// noPeers is the way to nobody.
+type noPeers struct{}
+
+func (noPeers) RoundTrip(*http.Request) (*http.Response, error) {
+	return nil, errors.New("no other node's API can be reached")
+}
+
 // OpenOn starts a node of a cluster on stand-ins. The caller must Close it, and then
 // the transport.
 func OpenOn(cfg Config, s StandIns) (*Node, error) {
@@ -45,9 +52,10 @@ func OpenOn(cfg Config, s StandIns) (*Node, error) {
 	if s.schema != nil {
 		n.schema = *s.schema
 	}
-	if s.Peers != nil {
-		n.peers = &http.Client{Transport: s.Peers}
+	if s.Peers == nil {
+		s.Peers = noPeers{}
 	}
+	n.peers = &http.Client{Transport: s.Peers}
 	n.start()
 	watched := watchStore(s.Logs, s.Stable)
 	watching, stopWatching := context.WithCancel(context.Background())

@@ -23,6 +23,9 @@ type Status struct {
 	// LastContact is how long ago this node heard from the leader; 0 on the leader.
 	LastContact time.Duration
 	Watchers    int // watches that are open on this node
+	// Removed says that the cluster does not have this node any more. It answers
+	// nothing from its data, and must be wiped to join again.
+	Removed bool
 }
 
 // Member is a node of the cluster as the leader sees it.
@@ -55,6 +58,10 @@ func (n *Node) Status() Status {
 	id := n.identity()
 	s := Status{Name: id.Name, ID: id.ID, ClusterID: id.ClusterID, Index: n.machine.index.Load(), Watchers: n.machine.feed.Watchers()}
 	mb := n.member.Load()
+	if s.Removed = n.removed.Load(); s.Removed {
+		s.LastContact = time.Since(n.pauses.start)
+		return s
+	}
 	if mb == nil {
 		s.LastContact = time.Since(n.pauses.start)
 		return s
@@ -87,6 +94,8 @@ func (n *Node) Ready() error {
 	switch s := n.Status(); {
 	case n.closing.Load():
 		return ErrShuttingDown
+	case s.Removed:
+		return errGone
 	case mb == nil:
 		return errors.New("not a member of a cluster yet")
 	case s.LeaderURL == "":
@@ -117,6 +126,9 @@ func (n *Node) clockStands() bool {
 func (n *Node) Live() error {
 	if n.machine.failed.Load() {
 		return errors.New("an entry of the log could not be applied")
+	}
+	if n.removed.Load() {
+		return errGone // by somebody: a restart alone changes nothing
 	}
 	return nil
 }

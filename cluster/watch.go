@@ -41,7 +41,7 @@ func (n *Node) Watch(from uint64, renewals bool) (*Watcher, error) {
 
 func (n *Node) knowsLeader() bool {
 	mb := n.member.Load()
-	if mb == nil {
+	if mb == nil || n.removed.Load() {
 		return false
 	}
 	_, id := mb.raft.LeaderWithID()

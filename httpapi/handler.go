@@ -39,6 +39,12 @@ type Node interface {
 	// Members is a local view on a follower.
 	Members(ctx context.Context) ([]cluster.Member, error)
 	Join(ctx context.Context, n *fsmpb.Node) error
+	// Correct is Join for a node that has been a member before.
+	Correct(ctx context.Context, n *fsmpb.Node) error
+	// Remove and Transfer are the leader's; a leader that removes itself only hands
+	// over.
+	Remove(ctx context.Context, name string, force bool) error
+	Transfer(ctx context.Context, to string) (leader string, err error)
 	// Watch opens a watch of this node's own events, from an index on or, at 0,
 	// from now on. Its end, too, is told by cluster's errors.
 	Watch(from uint64, renewals bool) (*cluster.Watcher, error)

@@ -26,16 +26,18 @@ import (
 // entries are committed at once, and whose clock only moves when told. A hook
 // that is set is called in place of the method.
 type memory struct {
-	status    cluster.Status
-	onAcquire func(*fsmpb.Acquire) (cluster.Reply[*fsmpb.Outcome], error)
-	onWrite   func(*fsmpb.Write) (cluster.Reply[*fsmpb.Outcome], error)
-	onRenew   func() error
-	onRead    func() error
-	onJoin    func(*fsmpb.Node) error
-	onBackup  func() (*cluster.Backup, error)
-	onRestore func(*cluster.Spool, cluster.RestoreOptions) (cluster.Restored, error)
-	ready     error
-	live      error
+	status     cluster.Status
+	onAcquire  func(*fsmpb.Acquire) (cluster.Reply[*fsmpb.Outcome], error)
+	onWrite    func(*fsmpb.Write) (cluster.Reply[*fsmpb.Outcome], error)
+	onRenew    func() error
+	onRead     func() error
+	onJoin     func(*fsmpb.Node) error
+	onBackup   func() (*cluster.Backup, error)
+	onRestore  func(*cluster.Spool, cluster.RestoreOptions) (cluster.Restored, error)
+	onRemove   func(name string, force bool) error
+	onTransfer func(to string) (string, error)
+	ready      error
+	live       error
 
 	feed *cluster.Feed
 
@@ -169,6 +171,23 @@ func (m *memory) Join(_ context.Context, n *fsmpb.Node) error {
 	m.apply(&fsmpb.Command{Op: &fsmpb.Command_SetNode{SetNode: &fsmpb.SetNode{ClusterId: "c1", Node: n}}})
 	return nil
 }
+
+func (m *memory) Correct(_ context.Context, n *fsmpb.Node) error {
+	known := false
+	for _, have := range m.state.Nodes() {
+		known = known || have.Id == n.Id
+	}
+	if !known {
+		return cluster.ErrRemoved
+	}
+	return m.Join(context.Background(), n)
+}
+
+func (m *memory) Remove(_ context.Context, name string, force bool) error {
+	return m.onRemove(name, force)
+}
+
+func (m *memory) Transfer(_ context.Context, to string) (string, error) { return m.onTransfer(to) }
 
 func (m *memory) Formation() cluster.Formation {
 	return cluster.Formation{Name: m.status.Name, ID: m.status.ID, ClusterID: "c1"}

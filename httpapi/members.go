@@ -25,9 +25,9 @@ func (x *exchange) cluster() {
 		x.failed(err, false)
 		return
 	}
-	c := wire.Cluster{ClusterID: x.status.ClusterID, Term: x.status.Term, Nodes: make([]wire.Node, 0, len(members))}
+	c := wire.Cluster{ClusterID: x.status.ClusterID, Term: x.status.Term, Removed: x.status.Removed, Nodes: make([]wire.Node, 0, len(members))}
 	info, err := x.h.node.Read(x.r.Context(), true, func(s *fsm.State) { c.ClockMS, c.Floor = s.ClockMS(), s.Floor() })
-	if err != nil {
+	if err != nil && !x.status.Removed { // then there is nothing to tell but that
 		x.failed(err, false)
 		return
 	}
@@ -65,11 +65,19 @@ func (x *exchange) join() {
 	if !x.readUnusedKey() || !x.readJSON() {
 		return
 	}
-	n, e := x.h.limits.decodeJoin(x.body)
+	n, of, e := x.h.limits.decodeJoin(x.body)
 	if !x.wrong(e) || x.elsewhere(true) {
 		return
 	}
-	if err := x.h.node.Join(x.r.Context(), n); err != nil {
+	if of.clusterID != "" && of.clusterID != x.status.ClusterID {
+		x.refuse(wire.CodeWrongCluster, "this is cluster "+x.status.ClusterID)
+		return
+	}
+	join := x.h.node.Join
+	if of.member {
+		join = x.h.node.Correct
+	}
+	if err := join(x.r.Context(), n); err != nil {
 		x.failed(err, true)
 		return
 	}
@@ -77,8 +85,14 @@ func (x *exchange) join() {
 	x.document(wire.Joined{Joined: true})
 }
 
-func (l *Limits) decodeJoin(body []byte) (*fsmpb.Node, *invalidField) {
-	n := &fsmpb.Node{Voter: true}
+// membership is what a node that joins says of its past.
+type membership struct {
+	clusterID string // "": of none
+	member    bool   // it has been one before
+}
+
+func (l *Limits) decodeJoin(body []byte) (*fsmpb.Node, membership, *invalidField) {
+	n, of := &fsmpb.Node{Voter: true}, membership{}
 	e := decodeObject(body, func(d *decoder, name string) bool {
 		switch name {
 		case "name":
@@ -94,6 +108,10 @@ func (l *Limits) decodeJoin(body []byte) (*fsmpb.Node, *invalidField) {
 			n.HttpAddr = address(d)
 		case "voter":
 			n.Voter = d.boolean()
+		case "cluster_id":
+			of.clusterID = shortText(d)
+		case "member":
+			of.member = d.boolean()
 		case "version":
 			n.Version = shortText(d)
 		case "understands":
@@ -108,16 +126,16 @@ func (l *Limits) decodeJoin(body []byte) (*fsmpb.Node, *invalidField) {
 		return true
 	})
 	if e != nil {
-		return n, e
+		return n, of, e
 	}
 	for _, f := range [...]struct{ name, value string }{
 		{"name", n.Name}, {"id", n.Id}, {"raft_addr", n.RaftAddr}, {"http_addr", n.HttpAddr},
 	} {
 		if f.value == "" {
-			return n, &invalidField{f.name, "is required"}
+			return n, of, &invalidField{f.name, "is required"}
 		}
 	}
-	return n, nil
+	return n, of, nil
 }
 
 func shortText(d *decoder) string {

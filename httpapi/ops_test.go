@@ -24,7 +24,7 @@ func TestPathsAndMethodsThatAreNot(t *testing.T) {
 	a := newAPI(t)
 	for _, call := range []string{
 		"GET /", "GET /v1", "GET /v1/", "GET /v2/leases", "GET /v1/watch/", "GET /ui/", "GET /v1/snapshot/", "POST /v1/snapshot/restore/",
-		"POST /v1/cluster/transfer", "DELETE /v1/cluster/members/n1", "POST /v1/leases/l", "POST /v1/kv/k", "GET /v1/leases-x",
+		"POST /v1/cluster/members/n1", "POST /v1/leases/l", "POST /v1/kv/k", "GET /v1/leases-x",
 		"POST /v1/renew/", "GET /livez/", "GET /v1/cluster/",
 	} {
 		method, path, _ := strings.Cut(call, " ")
@@ -38,6 +38,8 @@ func TestPathsAndMethodsThatAreNot(t *testing.T) {
 		"POST /v1/kv":                "GET, HEAD",
 		"OPTIONS /v1/cluster":        "GET, HEAD",
 		"GET /v1/cluster/members":    "POST",
+		"GET /v1/cluster/members/n1": "DELETE",
+		"GET /v1/cluster/transfer":   "POST",
 		"POST /livez":                "GET, HEAD",
 		"DELETE /v1/openapi.json":    "GET, HEAD",
 		"HEAD /v1/txn":               "POST",
@@ -145,7 +147,7 @@ func TestTheDocumentIsServed(t *testing.T) {
 	routed := map[string]bool{}
 	for _, call := range []string{"GET /v1/leases/l", "POST /v1/leases/l/acquire", "POST /v1/leases/l/renew", "POST /v1/leases/l/release", "POST /v1/leases/l/cancel", "GET /v1/leases",
 		"POST /v1/renew", "GET /v1/kv/k", "PUT /v1/kv/k", "DELETE /v1/kv/k", "POST /v1/kv/k/fence", "GET /v1/kv", "POST /v1/txn", "GET /v1/watch", "GET /v1/cluster",
-		"POST /v1/cluster/members", "GET /v1/snapshot", "POST /v1/snapshot/restore", "GET /v1/cluster/formation", "GET /livez", "GET /readyz", "GET /metrics", "GET /v1/openapi.json"} {
+		"POST /v1/cluster/members", "DELETE /v1/cluster/members/n1", "POST /v1/cluster/transfer", "GET /v1/snapshot", "POST /v1/snapshot/restore", "GET /v1/cluster/formation", "GET /livez", "GET /readyz", "GET /metrics", "GET /v1/openapi.json"} {
 		method, path, _ := strings.Cut(call, " ")
 		x := &exchange{h: a.handler, w: recorder{ResponseWriter: httptest.NewRecorder()}, r: httptest.NewRequest(method, path, nil), path: path}
 		if !a.handler.find(x) {

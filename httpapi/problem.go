@@ -17,6 +17,9 @@ const retryAfterSeconds = "1"
 // problem answers with a problem; title and status are those of its code.
 func (x *exchange) problem(p *wire.Problem) {
 	p.Status, p.Title = p.Code.HTTP()
+	if p.Code == wire.CodeNoLeader && x.status.Removed {
+		p.Detail = "this node was removed from its cluster; the others may have a leader"
+	}
 	h := x.w.Header()
 	switch p.Status {
 	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
@@ -100,6 +103,7 @@ func (x *exchange) failed(err error, mutation bool) {
 		x.refuse(wire.CodeTooManyRequests, err.Error()+"; another node may have room")
 	case errors.Is(err, cluster.ErrNameInUse):
 		x.refuse(wire.CodeNameInUse, "")
+	case x.membersFailed(err):
 	default:
 		x.h.log.Error("request failed", "request_id", x.id, "route", x.route.template, "error", err)
 		x.refuse(wire.CodeInternal, "the log has more under request id "+x.id)

@@ -15,8 +15,8 @@ type query struct {
 	limit  int
 	values bool
 	watch  watchQuery
-
-	restore restoreQuery
+	force  bool
+	above  uint64
 }
 
 // parseQuery takes the parameters that the route knows, each at most once.
@@ -76,13 +76,22 @@ func (x *exchange) setParameter(name, value string) bool {
 			return x.invalid(name, "must be a whole number from 1 to "+strconv.Itoa(x.h.limits.PageItems))
 		}
 		x.query.limit = int(n)
+	case "force":
+		if value != "true" && value != "false" {
+			return x.invalid(name, `must be "true" or "false"`)
+		}
+		x.query.force = value == "true"
 	case "values":
 		if value != "true" && value != "false" {
 			return x.invalid(name, `must be "true" or "false"`)
 		}
 		x.query.values = value == "true"
-	case "force", "above":
-		return x.setRestoreParameter(name, value)
+	case "above":
+		n, ok := wholeNumber(value)
+		if !ok {
+			return x.invalid(name, "must be a whole number from 0 to 2^53-1")
+		}
+		x.query.above = n
 	case "kind", "from", "renewals":
 		return x.setWatchParameter(name, value)
 	}

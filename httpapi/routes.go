@@ -17,6 +17,7 @@ const (
 	keysQuery      = " consistency prefix after limit values "
 	watchQueries   = " prefix kind from renewals "
 	restoreQueries = " force above "
+	forceQuery     = " force "
 )
 
 // place is what the router finds for a path: whose it is, by method.
@@ -69,6 +70,12 @@ func newRouter(m *metrics) *mux.Router {
 
 	r.PathPrefix(leases.prefix).Handler(leases)
 	r.PathPrefix(keys.prefix).Handler(keys)
+	members := &place{prefix: "/v1/cluster/members/", field: "name", routes: map[string]*route{
+		http.MethodDelete: m.route("/v1/cluster/members/{name}", forceQuery, (*exchange).removeMember),
+	}}
+	members.allow = allowed(members.routes, false)
+	r.PathPrefix(members.prefix).Handler(members)
+	at("/v1/cluster/transfer", post("/v1/cluster/transfer", (*exchange).transfer))
 	at("/v1/renew", post("/v1/renew", (*exchange).renewMany))
 	at("/v1/txn", post("/v1/txn", (*exchange).txn))
 	at("/v1/leases", get("/v1/leases", listQuery, (*exchange).listLeases))

@@ -22,29 +22,6 @@ const (
 	restorePatience = time.Hour
 )
 
-// restoreQuery is what a restore asks for beside its body.
-type restoreQuery struct {
-	force bool
-	above uint64
-}
-
-// setRestoreParameter takes one parameter that only restores have.
-func (x *exchange) setRestoreParameter(name, value string) bool {
-	if name == "above" {
-		n, ok := wholeNumber(value)
-		if !ok {
-			return x.invalid(name, "must be a whole number from 0 to 2^53-1")
-		}
-		x.query.restore.above = n
-		return true
-	}
-	if value != "true" && value != "false" {
-		return x.invalid(name, `must be "true" or "false"`)
-	}
-	x.query.restore.force = value == "true"
-	return true
-}
-
 // backup answers GET /v1/snapshot with what this node has applied. Unless a stale
 // one is asked for, the node must be close to the leader.
 func (x *exchange) backup() {
@@ -117,8 +94,7 @@ func (x *exchange) restore() {
 			x.h.log.Warn("remove an uploaded backup", "error", err)
 		}
 	}()
-	q := x.query.restore
-	done, err := x.h.node.Restore(x.r.Context(), spool, cluster.RestoreOptions{Force: q.force, Above: q.above, Key: x.key})
+	done, err := x.h.node.Restore(x.r.Context(), spool, cluster.RestoreOptions{Force: x.query.force, Above: x.query.above, Key: x.key})
 	if err != nil {
 		x.notRestored(err)
 		return
@@ -175,7 +151,7 @@ func (x *exchange) notRestored(err error) {
 		x.refuse(wire.CodeMembersOutdated, err.Error())
 	case errors.Is(err, cluster.ErrKeyReused):
 		x.refuse(wire.CodeKeyReused, err.Error())
-	case errors.Is(err, fsm.ErrJumpTooFar) && x.query.restore.above > 0:
+	case errors.Is(err, fsm.ErrJumpTooFar) && x.query.above > 0:
 		x.invalid("above", "leaves no room: "+err.Error())
 	case errors.Is(err, fsm.ErrJumpTooFar):
 		x.invalid("body", "cannot be restored: "+err.Error())

@@ -1,16 +1,19 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"fencepost/client"
 	"fencepost/httpapi/wire"
 )
 
 func newClusterCommand(env *environment) *cobra.Command {
-	return newGroupCommand("cluster", "Look after a running cluster", newStatusCommand(env))
+	return newGroupCommand("cluster", "Look after a running cluster", newStatusCommand(env),
+		newTransferCommand(env), newRemoveCommand(env), newJoinCommand(env))
 }
 
 func newStatusCommand(env *environment) *cobra.Command {
@@ -26,12 +29,45 @@ func newStatusCommand(env *environment) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			gone := ""
+			if s.Removed {
+				s, gone = env.stillMembers(ctx, s)
+			}
 			if env.output == outputJSON {
 				return env.printJSON(s)
+			}
+			if gone != "" {
+				fmt.Fprintln(env.stdout, gone)
+			}
+			if s.Removed {
+				return nil // what it knows is of the past
 			}
 			return printStatus(env, s)
 		},
 	}
+}
+
+// stillMembers asks the endpoints one by one, since one of them is a node that was
+// removed: the status is of the first that was not, and gone names the others.
+func (e *environment) stillMembers(ctx context.Context, removed *wire.Cluster) (s *wire.Cluster, gone string) {
+	s = removed
+	var urls []string
+	for _, url := range e.endpoints {
+		c, err := client.New([]string{url}, client.WithoutRetry(), client.WithBearerToken(e.authToken))
+		if err != nil {
+			continue
+		}
+		if got, err := c.Cluster(ctx); err == nil && got.Removed {
+			urls = append(urls, url)
+		} else if err == nil && s.Removed {
+			s = got
+		}
+		c.Close()
+	}
+	if len(urls) == 0 {
+		urls = []string{"a node"}
+	}
+	return s, "REMOVED: " + strings.Join(urls, ", ") + " was removed from its cluster. Stop it, or wipe its data directory, and it joins again as a new member."
 }
 
 // printStatus begins with the sentence that a person on call looks for.
@@ -91,8 +127,11 @@ func health(s *wire.Cluster) string {
 	case len(down) > 0:
 		text = fmt.Sprintf("DEGRADED: %d of %d voters are up, look at %s", up, voters, strings.Join(down, ", "))
 	}
-	if spare >= 0 {
+	if spare > 0 {
 		text += fmt.Sprintf("; the cluster can lose %d more", spare)
+	}
+	if spare == 0 && voters > 0 {
+		text += "\nWARNING: one more failure loses the quorum, and nothing can be acquired, renewed or written"
 	}
 	return text
 }

@@ -127,6 +127,8 @@ func adviceOn(e *client.Error) string {
 		return "This cluster has not issued that token yet: check the number, and that --endpoints is the right cluster."
 	case errors.Is(e, client.ErrMismatch):
 		return fmt.Sprintf("The key's version is %d (0: it does not exist). Read it again, and decide anew.", e.Version)
+	case errors.Is(e, client.ErrQuorum):
+		return "Bring the others back, or let a new node join first; --force removes it all the same. See 'fencepost cluster status'."
 	case errors.Is(e, client.ErrCompacted):
 		return fmt.Sprintf("Look at what there is now ('fencepost leases', 'fencepost kv list'), and watch on from there; --from %d is the earliest.", e.Oldest)
 	case e.Code == wire.CodeKeyReused:

@@ -9,6 +9,9 @@ type Cluster struct {
 	ClockMS   uint64 `json:"clock_ms"` // the cluster clock
 	Floor     uint64 `json:"floor"`
 	Nodes     []Node `json:"nodes"`
+	// Removed says that the cluster does not have the node any more that answers, so
+	// that nothing else here is current.
+	Removed bool `json:"removed,omitempty"`
 }
 
 // Roles of a Node.
@@ -41,6 +44,26 @@ type JoinRequest struct {
 	Voter       bool   `json:"voter"`     // the wanted role
 	Version     string `json:"version,omitempty"`
 	Understands uint32 `json:"understands,omitempty"` // highest command version that it can apply
+	ClusterID   string `json:"cluster_id,omitempty"`  // that it thinks it is of; another one's is refused
+	// Member says that the node has been a member before. It is not made one again:
+	// CodeRemoved if it is none any more.
+	Member bool `json:"member,omitempty"`
+}
+
+// MemberRemoved is the answer to DELETE /v1/cluster/members/{name}.
+type MemberRemoved struct {
+	Removed bool   `json:"removed"` // true
+	Name    string `json:"name"`
+}
+
+// TransferRequest is the body of POST /v1/cluster/transfer.
+type TransferRequest struct {
+	To string `json:"to,omitempty"` // name of a member; "": whichever voter is furthest
+}
+
+// Transferred is the answer to a transfer.
+type Transferred struct {
+	Leader string `json:"leader"` // name of the node that leads now
 }
 
 // Joined is the answer to a join: the node is a member, though it may still be

@@ -19,6 +19,10 @@ const (
 	CodeNameInUse       Code = "name_in_use"      // a healthy member has the joining node's name
 	CodeOtherCluster    Code = "other_cluster"    // a backup, unless it is forced
 	CodeMembersOutdated Code = "members_outdated" // a member runs a version that cannot do this
+	CodeRemoved         Code = "removed"          // the node that asks was a member, and is none any more
+	CodeWrongCluster    Code = "wrong_cluster"
+	CodeLosesQuorum     Code = "would_lose_quorum"
+	CodeNotEligible     Code = "not_eligible" // it cannot lead now
 	CodeStaleToken      Code = "stale_token"
 	CodeVersionMismatch Code = "version_mismatch"
 	CodeTooLarge        Code = "too_large"
@@ -92,6 +96,14 @@ func (c Code) HTTP() (status int, title string) {
 		return http.StatusConflict, "The backup is another cluster's"
 	case CodeMembersOutdated:
 		return http.StatusConflict, "Not every member can do this yet"
+	case CodeRemoved:
+		return http.StatusConflict, "The node was removed from the cluster"
+	case CodeWrongCluster:
+		return http.StatusConflict, "The node is of another cluster"
+	case CodeLosesQuorum:
+		return http.StatusConflict, "The rest could not form a majority of live nodes"
+	case CodeNotEligible:
+		return http.StatusConflict, "The node cannot lead now"
 	case CodeStaleToken:
 		return http.StatusPreconditionFailed, "The fence refused the token"
 	case CodeVersionMismatch:

@@ -175,6 +175,9 @@ func (n *node) Restore(context.Context, *cluster.Spool, cluster.RestoreOptions) 
 
 func (n *node) Members(context.Context) ([]cluster.Member, error) { return nil, nil }
 func (n *node) Join(context.Context, *fsmpb.Node) error           { return cluster.ErrNoLeader }
+func (n *node) Correct(context.Context, *fsmpb.Node) error        { return cluster.ErrNoLeader }
+func (n *node) Remove(context.Context, string, bool) error        { return cluster.ErrNoLeader }
+func (n *node) Transfer(context.Context, string) (string, error)  { return "", cluster.ErrNoLeader }
 func (n *node) Formation() cluster.Formation                      { return cluster.Formation{} }
 func (n *node) Ready() error                                      { return nil }
 func (n *node) Live() error                                       { return nil }
