@@ -203,8 +203,8 @@ func (n *Node) ask(ctx context.Context, url string) (Formation, error) {
 // that they cannot. ErrRemoved: the cluster has had it, and does not have it now.
 func (n *Node) askToJoin(ctx context.Context) error {
 	urls := slices.Clone(n.cfg.Peers)
-	for _, m := range n.machine.members() {
-		if url := "http://" + m.HttpAddr; m.Id != n.identity().ID && !slices.Contains(urls, url) {
+	for _, url := range n.identity().Known {
+		if !slices.Contains(urls, url) {
 			urls = append(urls, url)
 		}
 	}
@@ -223,11 +223,11 @@ func (n *Node) askToJoin(ctx context.Context) error {
 func (n *Node) askOneToJoin(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*askBound)
 	defer cancel()
-	self, id := n.self(), n.identity()
+	self, id, member := n.self(), n.identity(), n.wasMember()
 	body, err := json.Marshal(map[string]any{
 		"name": self.Name, "id": self.Id, "raft_addr": self.RaftAddr, "http_addr": self.HttpAddr,
 		"voter": self.Voter, "version": self.Version, "understands": self.Understands,
-		"cluster_id": id.ClusterID, "member": id.Member,
+		"cluster_id": id.ClusterID, "member": member,
 	})
 	if err != nil {
 		return err
@@ -249,7 +249,7 @@ func (n *Node) askOneToJoin(ctx context.Context, url string) error {
 	var problem struct{ Code string }
 	// Only its own cluster can tell a node that it was removed.
 	if json.Unmarshal(answer, &problem) == nil && problem.Code == removedCode && resp.StatusCode == http.StatusConflict &&
-		id.Member && resp.Header.Get(clusterHeader) == id.ClusterID {
+		member && resp.Header.Get(clusterHeader) == id.ClusterID {
 		return fmt.Errorf("%w: %s says so", ErrRemoved, url)
 	}
 	return fmt.Errorf("%s answered %s: %s", url, resp.Status, answer)

@@ -23,10 +23,13 @@ type identity struct {
 	// HasLog says that the log has been made, and marked with the ID. A log that
 	// is lost after that took votes and acknowledged entries with it.
 	HasLog bool `json:"has_log,omitempty"`
-	// Member says that the cluster has had this node, and Removed that it does not
-	// have it any more: only a wiped node joins again.
-	Member  bool `json:"member,omitempty"`
+	// Removed says that the cluster has had this node and does not have it any more:
+	// only a wiped node joins again.
 	Removed bool `json:"removed,omitempty"`
+	// Known are the URLs of the other members when this node last heard a leader: all
+	// of its peers may have been replaced since it was configured, and a restarted node
+	// has no state before it hears one again.
+	Known []string `json:"known,omitempty"`
 }
 
 type raftServer struct {

@@ -147,7 +147,13 @@ func (n *Node) joinSteps(ctx context.Context, mb *member, node *fsmpb.Node, form
 		*steps++
 	}
 	if s, ok := mb.server(node.Id); ok && string(s.Address) == node.RaftAddr {
-		return nil
+		if *steps > 0 {
+			return nil
+		}
+		// The change that made it so may be an earlier attempt's, and is committed
+		// only if an entry after it is.
+		_, err := n.propose(ctx, time.Now(), n.tick())
+		return err
 	} else if ok && s.Suffrage == raft.Voter {
 		return change(ctx, mb.raft.AddVoter(s.ID, raft.ServerAddress(node.RaftAddr), 0, enqueueBound))
 	}

@@ -228,6 +228,7 @@ func (n *Node) shutDown() error {
 	}
 	n.close()
 	n.wg.Wait()
+	n.rememberOthers() // the last news of them, for when it is started again
 	n.peers.CloseIdleConnections()
 	var errs []error
 	if mb = n.member.Load(); mb != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"fencepost/fsm"
@@ -18,19 +19,23 @@ var errGone = fmt.Errorf("%w: this node was removed from its cluster: wipe its d
 // log cannot tell it: what removes it is the last entry that it gets, and it is not
 // told that this was committed; or it was away, and gets nothing.
 func (n *Node) register(ctx context.Context, mb *member) {
+	pause := tendEvery / 4
 	for {
-		pause := tendEvery
-		err := n.registerOnce(ctx, mb)
-		if errors.Is(err, ErrRemoved) {
+		switch err := n.registerOnce(ctx, mb); {
+		case errors.Is(err, ErrRemoved):
 			n.leave(mb)
 			return
-		}
-		if err != nil && !n.identity().Member {
-			pause = tendEvery / 4 // others wait for it
+		case err == nil:
+			pause = tendEvery / 4
+			if !sleep(ctx, tendEvery) {
+				return
+			}
+			continue
 		}
 		if !sleep(ctx, pause) {
 			return
 		}
+		pause = min(2*pause, tendEvery)
 	}
 }
 
@@ -43,7 +48,7 @@ func (n *Node) registerOnce(ctx context.Context, mb *member) error {
 	leads := n.Status().IsLeader
 	switch {
 	case right && n.inTouch(mb):
-		n.rememberMember()
+		n.rememberOthers()
 		return nil
 	case leads:
 		err := n.Join(ctx, self)
@@ -55,16 +60,30 @@ func (n *Node) registerOnce(ctx context.Context, mb *member) error {
 	return n.askToJoin(ctx)
 }
 
-// rememberMember notes on disk that the cluster has had this node.
-func (n *Node) rememberMember() {
+// rememberOthers notes on disk where the others are.
+func (n *Node) rememberOthers() {
 	id := n.identity()
-	if id.Member || n.dir == nil {
+	var known []string
+	for _, m := range n.machine.members() {
+		if m.Id != id.ID {
+			known = append(known, "http://"+m.HttpAddr)
+		}
+	}
+	if n.dir == nil || len(known) == 0 || slices.Equal(id.Known, known) {
 		return
 	}
-	id.Member = true
+	id.Known = known
 	if err := n.become(id); err != nil {
-		n.log.Warn("note that this node is a member", "error", err)
+		n.log.Warn("note where the other members are", "error", err)
 	}
+}
+
+// wasMember says that the cluster has had this node: entries come from leaders that
+// have, and stay. Its configuration does not tell, since the last one that a removed
+// node gets is without it.
+func (n *Node) wasMember() bool {
+	mb := n.member.Load()
+	return mb != nil && mb.raft.LastIndex() > 0
 }
 
 // leave ends the part in the cluster of a node that was removed, for good: it keeps

@@ -133,7 +133,7 @@ func (n *simNode) boot(server raftServer, change func(*Config)) {
 	}
 	var err error
 	n.Node, err = OpenOn(cfg, StandIns{
-		ID: server.ID, ClusterID: "c1", Voters: voters, Logs: n.store, Stable: n.store, Snapshots: n.snaps, Transport: n.trans, schema: n.schemaAtBoot,
+		ID: server.ID, ClusterID: "c1", Voters: voters, Logs: n.store, Stable: n.store, Snapshots: n.snaps, Transport: n.trans, Peers: simPeers{n.s}, schema: n.schemaAtBoot,
 	})
 	if err != nil {
 		n.s.t.Fatal(err)
