@@ -68,6 +68,7 @@
 //	cluster.go    the cluster; node.go: a process; namespace.go, firewall.go: the network
 //	kill.go       N1, N2; pause.go: N3, N4; pauseholder.go, holder.go: N5
 //	partition.go  N6, N7, N8; slowlinks.go: N8S; replyproxy.go: N9; rolling.go: N17
+//	membership.go N19
 //	starve.go     N22; blockedlog.go: N23; everything.go: N25
 //	load.go       who loads; worker.go: with what; watcher.go: who watches
 //	judge.go      all judges; ops.go, check*.go, outages.go: those that are here

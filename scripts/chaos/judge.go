@@ -24,6 +24,8 @@ type evidence struct {
 	ended   []string // nodes that ended by themselves
 	calls   int      // of workers
 	failed  []string // those that got no answer
+	kept    int      // leases that workers had the client renew
+	lost    []string // those that were lost
 	dir     string   // for what a judge has to show
 }
 

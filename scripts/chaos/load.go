@@ -41,9 +41,11 @@ type load struct {
 	blind context.CancelFunc
 
 	calls atomic.Int64 // of workers
+	kept  atomic.Int64 // leases that workers had the client renew
 
 	mu     sync.Mutex // guards what follows
 	failed []string   // calls of workers without an answer
+	lost   []string   // leases that were to be kept
 	old    []past     // leases that were held once
 	sent   []request  // that were acknowledged
 }
@@ -188,6 +190,13 @@ func (l *load) fail(what string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.failed = append(l.failed, fmt.Sprintf("%s: %v", what, err))
+}
+
+// lose notes that a lease was not kept.
+func (l *load) lose(name string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lost = append(l.lost, fmt.Sprintf("%s: %v", name, err))
 }
 
 // remember keeps a token for the stale holder.

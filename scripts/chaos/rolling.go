@@ -41,10 +41,18 @@ func (a *rollingRestart) land(ctx context.Context, c *cluster) (*landing, error)
 	return &landing{at: at, what: what, heal: func(context.Context) (string, error) { return "each was seen gone", nil }}, nil
 }
 
-func (a *rollingRestart) verdicts(e *evidence) []*check.Verdict {
+func (a *rollingRestart) verdicts(e *evidence) []*check.Verdict { return nothingNoticed(e) }
+
+// nothingNoticed are the checks of what is done on purpose: users of the client must
+// not notice it.
+func nothingNoticed(e *evidence) []*check.Verdict {
 	v := &check.Verdict{Name: "no call of a retrying client failed", Findings: e.failed, Note: fmt.Sprintf("%d calls", e.calls)}
 	if e.calls == 0 {
 		find(v, "nothing was called")
 	}
-	return []*check.Verdict{v}
+	kept := &check.Verdict{Name: "no lease of a renewing holder was lost", Findings: e.lost, Note: fmt.Sprintf("%d holders", e.kept)}
+	if e.kept == 0 {
+		find(kept, "nobody held a lease")
+	}
+	return []*check.Verdict{v, kept}
 }

@@ -257,6 +257,7 @@ func (r *run) judged(h *check.History) (*result, error) {
 	r.c.mu.Unlock()
 	r.e.history, r.e.dir = h, r.dir
 	r.e.calls, r.e.failed = int(r.load.calls.Load()), r.load.failed
+	r.e.kept, r.e.lost = int(r.load.kept.Load()), r.load.lost
 	if err := r.write(); err != nil {
 		return nil, err
 	}

@@ -210,6 +210,10 @@ func (w *worker) kept(ctx context.Context) {
 		w.answered("put under "+name, err)
 		sleep(ctx, between(w.r, 20*time.Millisecond, 200*time.Millisecond))
 	}
+	w.load.kept.Add(1)
+	if err := l.Err(); err != nil {
+		w.load.lose(w.name+": "+name, err)
+	}
 	bounded, cancel = context.WithTimeout(context.WithoutCancel(ctx), callBound)
 	defer cancel()
 	w.answered("release "+name, l.Release(bounded))
