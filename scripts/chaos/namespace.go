@@ -26,7 +26,7 @@ func nodeUser(i int) int     { return userBase + 1 + i }
 
 func namespaceName() (string, error) { return os.Readlink("/proc/self/ns/net") }
 
-// reexec runs this program again in a network namespace of its own, and returns
+// reexec runs this program again in a network and a mount namespace of its own, and returns
 // its exit status. Signals that would end us are handed on: the process inside
 // heals and ends what it started.
 func reexec() (code int, err error) {
@@ -44,9 +44,9 @@ func reexec() (code int, err error) {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = nil, os.Stdout, os.Stderr
 	cmd.Env = append(os.Environ(), insideVariable+"="+outside)
 	// A group of its own: a Ctrl-C in the terminal reaches it once, by us.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGTERM, Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGTERM, Setpgid: true}
 	if err := cmd.Start(); err != nil {
-		return 0, fmt.Errorf("make a network namespace: %w", err)
+		return 0, fmt.Errorf("make a namespace: %w", err)
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
@@ -76,6 +76,10 @@ func enter(ctx context.Context, outside string) error {
 	}
 	if here == outside || !strings.HasPrefix(outside, "net:[") {
 		return errors.New("this is no network namespace of our own")
+	}
+	// What is mounted here is seen by nobody else, and gone when the last of us ends.
+	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("keep mounts to ourselves: %w", err)
 	}
 	commands := []string{
 		"link set lo up",

@@ -54,7 +54,10 @@ func (n *node) claim() bool { return n.claimed.TryLock() }
 func (n *node) release() { n.claimed.Unlock() }
 
 // start starts the process and does not wait for it.
-func (n *node) start() error {
+func (n *node) start() error { return n.begin(false) }
+
+// begin is start; expected: it may end by itself from the first instant on.
+func (n *node) begin(expected bool) error {
 	if n.running() {
 		return fmt.Errorf("start %s: it is running", n.name)
 	}
@@ -88,6 +91,7 @@ func (n *node) start() error {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(n.uid), Gid: uint32(n.uid)}
 	}
 	l := &life{cmd: cmd, exited: make(chan struct{})}
+	l.expected.Store(expected)
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", n.name, err)
 	}

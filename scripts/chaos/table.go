@@ -53,6 +53,10 @@ func table() []*nemesis {
 			make: func(r *rand.Rand) attack { return &badReplies{r: r} },
 		},
 		{
+			id: "N15", what: "the power of one node fails, or of all", unit: "cut", ci: 10, release: 600, batch: 40, settle: true, namespace: true,
+			make: func(r *rand.Rand) attack { return &powerCut{r: r, all: 4} },
+		},
+		{
 			id: "N17", what: "all nodes are restarted by TERM, one after the other", unit: "round", ci: 2, release: 200, batch: 15, settle: true,
 			make: func(r *rand.Rand) attack { return &rollingRestart{r: r} },
 		},
