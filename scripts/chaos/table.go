@@ -53,6 +53,18 @@ func table() []*nemesis {
 			make: func(r *rand.Rand) attack { return &badReplies{r: r} },
 		},
 		{
+			id: "N11", what: "each flush of a node takes 0.1 to 0.8 s, or 10 to 30 s", unit: "time of some seconds", ci: 2, release: 100, batch: 12, settle: true, namespace: true,
+			make: func(r *rand.Rand) attack { return &slowDisk{r: r} },
+		},
+		{
+			id: "N12", what: "the leader's disk hangs", unit: "hang", ci: 1, release: 50, batch: 10, settle: true, namespace: true,
+			make: func(r *rand.Rand) attack { return &hungDisk{r: r} },
+		},
+		{
+			id: "N13", what: "the disk of a node fails its writes or flushes", unit: "failure", ci: 3, release: 100, batch: 25, settle: true, namespace: true,
+			make: func(r *rand.Rand) attack { return &failingDisk{r: r} },
+		},
+		{
 			id: "N15", what: "the power of one node fails, or of all", unit: "cut", ci: 10, release: 600, batch: 40, settle: true, namespace: true,
 			make: func(r *rand.Rand) attack { return &powerCut{r: r, all: 4} },
 		},
