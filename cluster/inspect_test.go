@@ -177,7 +177,7 @@ func startedLog(t *testing.T, dir, id string) (entries []raft.Log) {
 			t.Fatal(mine, err)
 		}
 	}
-	j, err := openJournal(files, bolt, func(why string) { t.Error(why) })
+	j, err := openJournal(files, &sealedLog{LogStore: bolt}, func(why string) { t.Error(why) })
 	if err != nil {
 		t.Fatal(err)
 	}

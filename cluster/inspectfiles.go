@@ -175,8 +175,9 @@ func (f *storedFiles) settled(index uint64) (*raft.Log, error) {
 		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("read entry %d of the log: %w", index, err)
-	case l.Index != index:
-		return nil, fmt.Errorf("the log in %s is damaged: where entry %d should be is entry %d", f.dir, index, l.Index)
+	}
+	if err := unseal(index, l); err != nil {
+		return nil, fmt.Errorf("the log in %s is damaged: read entry %d: %w", f.dir, index, err)
 	}
 	return l, nil
 }

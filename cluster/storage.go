@@ -50,7 +50,7 @@ func (n *Node) openParts() (*parts, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open snapshot store: %w", err), bolt.Close())
 	}
-	settling := watchStore(bolt, bolt)
+	settling := watchStore(&sealedLog{bolt, n.cfg.Exit}, bolt)
 	front, err := n.openJournal(settling, bolt)
 	if err != nil {
 		return nil, errors.Join(err, bolt.Close())
