@@ -22,6 +22,9 @@ const (
 	chunkTries = 30
 	// restoresFrom is the command version that a member must understand.
 	restoresFrom = 2
+	// announceBound is how long a restore waits for members that have yet to
+	// announce what they understand: those of a new cluster.
+	announceBound = 5 * time.Second
 )
 
 // What a restore is refused with, beside a QuotaError and what a write is. Nothing
@@ -31,6 +34,7 @@ var (
 	ErrForeignBackup  = errors.New("the backup is another cluster's")
 	ErrNotUnderstood  = errors.New("not every member runs a version that can restore")
 	ErrKeyReused      = errors.New("the Idempotency-Key belongs to the restore of another backup")
+	errNotAnnounced   = errors.New("a member has not announced its version yet")
 	// ErrBrokenOff is joined to ErrNoLeader or ErrOverloaded: chunks went into the
 	// log, and nobody will see them.
 	ErrBrokenOff = errors.New("the restore broke off before anything was replaced")
@@ -65,7 +69,7 @@ func (n *Node) Restore(ctx context.Context, s *Spool, o RestoreOptions) (Restore
 	defer n.restoring.Unlock()
 	h := s.Backup.Header
 	done := Restored{ClusterID: h.ClusterId, BackupIndex: h.Index, TakenUnixMS: h.TakenUnixMs, Keys: h.Keys, DataBytes: h.DataBytes}
-	if err := n.mayRestore(s, &o, &done); err != nil || done.Index != 0 {
+	if err := n.mayRestore(ctx, s, &o, &done); err != nil || done.Index != 0 {
 		return done, err
 	}
 	id := randomHex(16)
@@ -97,13 +101,10 @@ func (n *Node) Restore(ctx context.Context, s *Spool, o RestoreOptions) (Restore
 }
 
 // mayRestore says why not; it sets the index if it was done before.
-func (n *Node) mayRestore(s *Spool, o *RestoreOptions, done *Restored) error {
+func (n *Node) mayRestore(ctx context.Context, s *Spool, o *RestoreOptions, done *Restored) error {
 	mb := n.member.Load()
 	if mb == nil || n.reading.Load() == nil || n.ready.term() == 0 {
 		return ErrNoLeader
-	}
-	if err := n.allUnderstand(mb, restoresFrom); err != nil {
-		return err
 	}
 	h := s.Backup.Header
 	if h.ClusterId != n.identity().ClusterID && !o.Force {
@@ -112,7 +113,13 @@ func (n *Node) mayRestore(s *Spool, o *RestoreOptions, done *Restored) error {
 	if h.DataBytes > n.cfg.MaxDataBytes {
 		return &QuotaError{"keys", n.cfg.MaxDataBytes}
 	}
-	var err error
+	err := n.allUnderstand(mb, restoresFrom)
+	for began := time.Now(); errors.Is(err, errNotAnnounced) && time.Since(began) < announceBound && sleep(ctx, tendEvery/20); {
+		err = n.allUnderstand(mb, restoresFrom)
+	}
+	if err != nil {
+		return err
+	}
 	n.machine.view(func(st *fsm.State) {
 		if was, same := st.RestoredBy(o.Key, s.Backup.Checksum); same {
 			done.Index = st.RestoreFloor()
@@ -135,7 +142,11 @@ func (n *Node) allUnderstand(mb *member, version uint32) error {
 		announced[m.Id] = m.Understands
 	}
 	for _, s := range mb.configuration().Servers {
-		if has := announced[string(s.ID)]; has < version {
+		has, ok := announced[string(s.ID)]
+		if !ok {
+			return fmt.Errorf("%w: %w: %s", ErrNotUnderstood, errNotAnnounced, s.ID)
+		}
+		if has < version {
 			return fmt.Errorf("%w: %s has announced version %d, and %d is needed", ErrNotUnderstood, s.ID, has, version)
 		}
 	}

@@ -388,7 +388,7 @@ func TestP5_B44_AnotherClustersBackup(t *testing.T) {
 	apply(2, &fsmpb.Command{Op: &fsmpb.Command_Acquire{Acquire: &fsmpb.Acquire{Name: "l", Holder: "h", TtlMs: 1000}}})
 	apply(far, &fsmpb.Command{Op: &fsmpb.Command_Write{Write: &fsmpb.Write{Token: 2, Ops: []*fsmpb.WriteOp{{Kind: fsmpb.WriteOp_KIND_PUT, Key: "theirs", Value: []byte("v")}}}}})
 	var b bytes.Buffer
-	if _, err := s.Snapshot().WriteBackup(&b, 0); err != nil {
+	if _, err := s.Snapshot().WriteBackup(&b, "other", 0); err != nil {
 		t.Fatal(err)
 	}
 	inSim(t, func(t *testing.T, s *sim) {

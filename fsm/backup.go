@@ -33,15 +33,15 @@ type Backup struct {
 	Bytes       int64 // of the whole backup
 }
 
-// WriteBackup writes a backup of the snapshot's keys, taken at that wall clock
-// time. It may be called as WriteTo may. The state is never held twice.
-func (p *Snapshot) WriteBackup(w io.Writer, takenUnixMS int64) (int64, error) {
+// WriteBackup writes a backup of the snapshot's keys, of the cluster with that id
+// (the state knows it only once a member is registered), taken at that wall clock time. It may be called as WriteTo may. The state is never held twice.
+func (p *Snapshot) WriteBackup(w io.Writer, clusterID string, takenUnixMS int64) (int64, error) {
 	buffered := bufio.NewWriterSize(w, 256<<10)
 	out := &snapshotWriter{w: buffered, sum: sha256.New()}
 	out.raw([]byte(backupMagic))
 	s := p.s
 	out.record(&fsmpb.Record{Record: &fsmpb.Record_Backup{Backup: &fsmpb.BackupHeader{
-		Version: BackupVersion, ClusterId: s.clusterID, Index: s.index, TakenUnixMs: takenUnixMS,
+		Version: BackupVersion, ClusterId: clusterID, Index: s.index, TakenUnixMs: takenUnixMS,
 		Keys: uint64(s.keys.Len()), DataBytes: s.dataBytes,
 	}}})
 	s.keys.Scan(func(_ string, k *Key) bool {

@@ -33,7 +33,7 @@ func (r *restorer) backUp(t *rapid.T, s *State) {
 		return
 	}
 	var b bytes.Buffer
-	if _, err := s.Snapshot().WriteBackup(&b, 7); err != nil {
+	if _, err := s.Snapshot().WriteBackup(&b, s.ClusterID(), 7); err != nil {
 		t.Fatal(err)
 	}
 	r.keys = nil

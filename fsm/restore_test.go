@@ -16,7 +16,7 @@ import (
 func backupOf(t testing.TB, s *State) (whole []byte, b *Backup, keys []*fsmpb.KeyRecord) {
 	t.Helper()
 	var out bytes.Buffer
-	if n, err := s.Snapshot().WriteBackup(&out, 1234); err != nil || n != int64(out.Len()) {
+	if n, err := s.Snapshot().WriteBackup(&out, s.ClusterID(), 1234); err != nil || n != int64(out.Len()) {
 		t.Fatalf("wrote %d bytes of %d, %v", n, out.Len(), err)
 	}
 	b, err := ReadBackup(bytes.NewReader(out.Bytes()), func(k *fsmpb.KeyRecord) error { keys = append(keys, k); return nil })

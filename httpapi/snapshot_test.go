@@ -28,7 +28,7 @@ func (m *memory) Backup() (*cluster.Backup, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return cluster.NewBackup(m.state.Snapshot(), time.UnixMilli(1_700_000_000_123), func() {}), nil
+	return cluster.NewBackup(m.state.Snapshot(), "c1", time.UnixMilli(1_700_000_000_123), func() {}), nil
 }
 
 func (m *memory) Spool(upload io.Reader) (*cluster.Spool, error) {

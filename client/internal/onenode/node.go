@@ -87,7 +87,7 @@ func (n *node) Members(context.Context) (ms []cluster.Member, err error) {
 func (n *node) Backup() (*cluster.Backup, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return cluster.NewBackup(n.state.Snapshot(), time.Now(), func() {}), nil
+	return cluster.NewBackup(n.state.Snapshot(), "c1", time.Now(), func() {}), nil
 }
 
 func (n *node) Spool(upload io.Reader) (*cluster.Spool, error) {

@@ -19,7 +19,7 @@ func (n *node) restoreNowAndThen(ctx context.Context, every time.Duration) {
 	for i := 0; ; i++ {
 		n.mu.Lock()
 		var b bytes.Buffer
-		if _, err := n.state.Snapshot().WriteBackup(&b, 0); err != nil {
+		if _, err := n.state.Snapshot().WriteBackup(&b, "c", 0); err != nil {
 			panic(err)
 		}
 		n.mu.Unlock()
