@@ -142,7 +142,7 @@ func storyFiles(t *testing.T) map[string][]byte {
 func recordsOf(t *testing.T, snapshot []byte) (records []*fsmpb.Record) {
 	t.Helper()
 	in := &snapshotReader{r: bufio.NewReader(bytes.NewReader(snapshot)), sum: sha256.New()}
-	err := in.magic()
+	err := in.magic(snapshotMagic)
 	for err == nil {
 		var rec *fsmpb.Record
 		if rec, err = in.record(); rec == nil {

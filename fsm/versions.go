@@ -11,7 +11,9 @@ import (
 // Understands is the newest command version that this code can apply. Members
 // announce it (fsmpb.Node), and a leader proposes nothing that one of them would
 // have to stop at. How a version is added: docs/architecture.md, "Upgrades".
-const Understands = 1
+//
+// 2: a backup can be restored.
+const Understands = 2
 
 // ErrUnknown is in the chain of every error about an entry or a snapshot that
 // has what this version does not know: a node that meets one must stop, because
