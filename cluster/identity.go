@@ -57,6 +57,9 @@ func openDataDir(path string) (*dataDir, error) {
 		lock.Close()
 		return nil, fmt.Errorf("data directory %s is in use by another process", path)
 	}
+	if err := finishRecovery(path, nil); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
 	return &dataDir{path, lock}, nil
 }
 

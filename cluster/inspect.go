@@ -85,6 +85,8 @@ type StoredLog struct {
 	first uint64      // Raft's index of Info.First
 	last  uint64      // and of Info.Last
 	info  LogInfo
+
+	snapshot storedSnapshot // the newest
 }
 
 // OpenLog opens the log in a data directory, and changes nothing on the disk. It
@@ -96,6 +98,11 @@ func OpenLog(dir string) (*StoredLog, error) {
 	if err != nil {
 		return nil, err
 	}
+	return openStoredLog(f)
+}
+
+// openStoredLog reads what the log in these files is; StoredLog.Close closes them.
+func openStoredLog(f *storedFiles) (*StoredLog, error) {
 	s := &StoredLog{files: f, info: LogInfo{Node: f.id.Name, ID: f.id.ID, ClusterID: f.id.ClusterID}}
 	if err := s.read(); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -168,6 +175,7 @@ func (s *StoredLog) read() (err error) {
 		return err
 	}
 	s.jumps = jumps{{0, snapshot.base}}
+	s.snapshot = snapshot
 	if snapshot.index > 0 {
 		s.info.Snapshot = LogPosition{s.jumps.public(snapshot.index), snapshot.term}
 		s.info.Committed = s.info.Snapshot.Index

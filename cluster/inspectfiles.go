@@ -43,6 +43,22 @@ func openStoredFiles(dir string) (*storedFiles, error) {
 	if f.lock, err = lockToRead(dir); err != nil {
 		return nil, err
 	}
+	if pending, err := recoveryPending(dir); err != nil || pending {
+		return nil, errors.Join(fmt.Errorf("a recovery of %s was interrupted: run it again, or start the node, which ends it", dir), err, f.close())
+	}
+	if err := f.openLog(); err != nil {
+		return nil, errors.Join(err, f.close())
+	}
+	return f, nil
+}
+
+// openFilesUnderLock is openStoredFiles for who has the directory to himself.
+func openFilesUnderLock(dir string) (*storedFiles, error) {
+	id, err := readIdentity(dir)
+	if err != nil {
+		return nil, err
+	}
+	f := &storedFiles{dir: dir, id: id}
 	if err := f.openLog(); err != nil {
 		return nil, errors.Join(err, f.close())
 	}
@@ -215,7 +231,7 @@ func (f *storedFiles) journal() ([]*raft.Log, error) {
 type storedSnapshot struct {
 	index, term        uint64 // Raft's index
 	base, restoreFloor uint64
-	path               string
+	path               string // of the state
 }
 
 // newestSnapshot finds what Raft would restore. Raft's own store is of no use
@@ -226,7 +242,6 @@ func newestSnapshot(dir, clusterID string) (newest storedSnapshot, err error) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) { // none before the log is opened for the first time
 		return newest, fmt.Errorf("list snapshots: %w", err)
 	}
-	var path string
 	var sum []byte
 	for _, e := range entries {
 		if strings.HasSuffix(e.Name(), ".tmp") { // not finished
@@ -242,17 +257,17 @@ func newestSnapshot(dir, clusterID string) (newest storedSnapshot, err error) {
 		}
 		if cmp.Or(cmp.Compare(meta.Term, newest.term), cmp.Compare(meta.Index, newest.index)) > 0 {
 			newest.index, newest.term = meta.Index, meta.Term
-			path, sum = filepath.Join(dir, e.Name(), "state.bin"), meta.CRC
+			newest.path, sum = filepath.Join(dir, e.Name(), "state.bin"), meta.CRC
 		}
 	}
-	if path == "" {
+	if newest.path == "" {
 		return newest, nil
 	}
-	header, err := checkSnapshot(path, sum, clusterID)
+	header, err := checkSnapshot(newest.path, sum, clusterID)
 	if err != nil {
-		return newest, fmt.Errorf("newest snapshot %s: %w", path, err)
+		return newest, fmt.Errorf("newest snapshot %s: %w", newest.path, err)
 	}
-	newest.base, newest.restoreFloor, newest.path = header.Base, header.RestoreFloor, path
+	newest.base, newest.restoreFloor = header.Base, header.RestoreFloor
 	return newest, nil
 }
 

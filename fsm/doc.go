@@ -41,6 +41,7 @@
 //	member.go    the nodes of the cluster
 //	form.go      what a well-formed name or command is
 //	codec.go     commands to bytes and back
+//	refound.go   the state as another cluster's, after a recovery
 //	versions.go  which version of the program understands which command
 //	snapshot.go  the state to a stream and back
 //	digest.go    a number that equal states share (P14)

@@ -240,6 +240,13 @@ func TestClusterAndJoin(t *testing.T) {
 	a.do("GET", "/v1/cluster/formation", "").is(200, "").has("name", "n1", "cluster_id", "c1")
 	a.do("POST", "/v1/cluster/members", `{"name":"n2","id":"x","raft_addr":"h","http_addr":"h:2"}`).is(400, "invalid_request").has("field", "raft_addr")
 	a.do("POST", "/v1/cluster/members", `{"name":"n2","id":"x","http_addr":"h:2"}`).is(400, "invalid_request").has("field", "raft_addr")
+	// One of this cluster corrects its record; one of another, such as the one that
+	// this was recovered from, gets no record.
+	a.do("POST", "/v1/cluster/members", `{"name":"n2","id":"x","raft_addr":"h:1","http_addr":"h:2","cluster_id":"c1"}`).is(200, "")
+	a.do("POST", "/v1/cluster/members", `{"name":"n3","id":"y","raft_addr":"h:3","http_addr":"h:4","cluster_id":"c0"}`).is(403, "forbidden")
+	if n, ok := a.node.state.Node("n3"); ok {
+		t.Errorf("a node of another cluster has a record: %v", n)
+	}
 	if got := a.do("HEAD", "/v1/cluster", ""); got.status != http.StatusOK || len(got.raw) != 0 || got.header.Get("Content-Length") == "0" {
 		t.Errorf("HEAD: got %d %q", got.status, got.raw)
 	}

@@ -102,7 +102,7 @@ before the file:
 		&cobra.Group{ID: groupRun, Title: "Running a cluster:"},
 	)
 	add(root, groupUse, newLockCommand(env), newAcquireCommand(env), newRenewCommand(env), newReleaseCommand(env), newLeasesCommand(env), newKVCommand(env), newWatchCommand(env))
-	add(root, groupRun, newServerCommand(env), newDevCommand(env), newClusterCommand(env), newSnapshotCommand(env), newBenchCommand(env), newDemoCommand(env), newDebugCommand(env))
+	add(root, groupRun, newServerCommand(env), newDevCommand(env), newClusterCommand(env), newSnapshotCommand(env), newBenchCommand(env), newDemoCommand(env), newRecoverCommand(env), newDebugCommand(env))
 	root.AddCommand(newVersionCommand(env), newExitCodesTopic())
 	return root
 }
