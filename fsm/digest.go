@@ -10,7 +10,7 @@ import (
 
 // DigestVersion changes with the way digests are made: nodes compare only
 // digests of one version (P14).
-const DigestVersion = 2
+const DigestVersion = 3
 
 // Digest is a number that two replicas share if they have applied the same
 // entries to the same effect. It is the sum of a hash of each record, kept up

@@ -18,6 +18,8 @@ import (
 //	put|delete|fence|check KEY token= [value= type= guard=held lease= if-version= principal= key= server]
 //	txn token= [as above]                   and lines put|delete|fence|check KEY [value= type= if-version=]
 //	advance, tick [own], set-node NAME id= cluster= [raft= http= version= understands= voter], remove-node NAME id=
+//	backup         takes one, which later restores are of
+//	restore-begin ID ttl=, restore-chunk ID, restore-commit ID [above= since= key=]    with all keys of the backup
 //	clock +5s      the leader's reading moves; the next entry carries it; clock -5s moves it back
 //	term 2         Raft's term from here on
 //	skip 5         Raft uses five indexes for itself
@@ -30,14 +32,16 @@ import (
 // or the version that a write made; a number may then be A, or A+1.
 // "next" is the index of the entry itself.
 type scriptRun struct {
-	t     *testing.T
-	where string
-	s     *State
-	nowMS uint64
-	term  uint64
-	next  uint64
-	names map[string]uint64 // by as=
-	shown map[EventKind]bool
+	t          *testing.T
+	where      string
+	s          *State
+	nowMS      uint64
+	term       uint64
+	next       uint64
+	names      map[string]uint64 // by as=
+	shown      map[EventKind]bool
+	backup     *Backup
+	backupKeys []*fsmpb.KeyRecord
 	// applied is told of every entry; nil: nobody asks.
 	applied func(index, term uint64, c *fsmpb.Command, o *fsmpb.Outcome)
 }
@@ -75,7 +79,7 @@ func (r *scriptRun) command(line string, below []string) []string {
 	if r.applied != nil {
 		r.applied(r.next, r.term, c, o)
 	}
-	r.next++
+	r.next = r.s.Index() + 1 // a restore moves it
 	if as != "" {
 		r.names[as] = named(c, o, events)
 	}
@@ -168,7 +172,33 @@ func (r *scriptRun) entry(l *scriptLine, below []string) *fsmpb.Command {
 	case "remove-node":
 		return &fsmpb.Command{Op: &fsmpb.Command_RemoveNode{RemoveNode: &fsmpb.RemoveNode{Name: l.name, Id: l.arg("id")}}}
 	}
+	if c := r.restoring(l); c != nil {
+		return c
+	}
 	l.fail("unknown command %q", l.verb)
+	return nil
+}
+
+func (r *scriptRun) restoring(l *scriptLine) *fsmpb.Command {
+	if r.backup == nil {
+		return nil
+	}
+	h := r.backup.Header
+	switch l.verb {
+	case "restore-begin":
+		return &fsmpb.Command{Op: &fsmpb.Command_RestoreBegin{RestoreBegin: &fsmpb.RestoreBegin{
+			Id: l.name, BackupIndex: h.Index, TtlMs: l.ms("ttl"),
+		}}}
+	case "restore-chunk":
+		return &fsmpb.Command{Op: &fsmpb.Command_RestoreChunk{RestoreChunk: &fsmpb.RestoreChunk{
+			Id: l.name, First: l.num("first"), Keys: r.backupKeys[l.num("first"):],
+		}}}
+	case "restore-commit":
+		return &fsmpb.Command{Op: &fsmpb.Command_RestoreCommit{RestoreCommit: &fsmpb.RestoreCommit{
+			Id: l.name, Keys: h.Keys, Checksum: r.backup.Checksum, Base: r.s.Base(), BackupIndex: h.Index,
+			SinceMs: l.ms("since"), Above: l.num("above"), RequestKey: l.arg("key"),
+		}}}
+	}
 	return nil
 }
 
@@ -228,6 +258,16 @@ func (r *scriptRun) look(l *scriptLine) (lines []string, ok bool) {
 			l.fail("restored state has digest %x, want %x", got, want)
 		}
 		r.s = restored
+	case "backup":
+		var b bytes.Buffer
+		if _, err := r.s.Snapshot().WriteBackup(&b, r.s.ClusterID(), 7); err != nil {
+			l.fail("%v", err)
+		}
+		r.backupKeys = nil
+		var err error
+		if r.backup, err = ReadBackup(&b, func(k *fsmpb.KeyRecord) error { r.backupKeys = append(r.backupKeys, k); return nil }); err != nil {
+			l.fail("%v", err)
+		}
 	case "show":
 		r.shown[EventKind(l.name)] = true
 	case "lease":

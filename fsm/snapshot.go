@@ -79,7 +79,7 @@ func (p *Snapshot) WriteTo(w io.Writer) (int64, error) {
 		return out.record(&fsmpb.Record{Record: &fsmpb.Record_Request{Request: r.record()}})
 	})
 	s.staging.write(out)
-	out.record(&fsmpb.Record{Record: &fsmpb.Record_Trailer{Trailer: &fsmpb.Trailer{Records: out.records, Digest: s.Digest()}}})
+	out.record(&fsmpb.Record{Record: &fsmpb.Record_Trailer{Trailer: &fsmpb.Trailer{Records: out.records, Digest: s.Digest(), DigestVersion: DigestVersion}}})
 	if err := out.end(buffered); err != nil {
 		return out.n, fmt.Errorf("write snapshot: %w", err)
 	}
@@ -237,7 +237,7 @@ func (r *snapshotReader) state() (*State, error) {
 		return nil, err
 	}
 	s.settle()
-	if trailer.Digest != s.Digest() {
+	if trailer.DigestVersion == DigestVersion && trailer.Digest != s.Digest() { // the checksum is of every version
 		return nil, bad("the state built from it has another digest than the one it was written from")
 	}
 	return s, nil

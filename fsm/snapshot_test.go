@@ -186,7 +186,7 @@ func TestP14_SnapshotOfAnotherStructure(t *testing.T) {
 	records := fullRecords()
 	header, node := records[0], records[1]
 	trailer := func(n, digest uint64) *fsmpb.Record {
-		return &fsmpb.Record{Record: &fsmpb.Record_Trailer{Trailer: &fsmpb.Trailer{Records: n, Digest: digest}}}
+		return &fsmpb.Record{Record: &fsmpb.Record_Trailer{Trailer: &fsmpb.Trailer{Records: n, Digest: digest, DigestVersion: DigestVersion}}}
 	}
 	good := append(append([]*fsmpb.Record{}, records...), trailer(uint64(len(records)), digestOf(t, records)))
 	if _, err := ReadSnapshot(bytes.NewReader(sealed(t, good...))); err != nil {

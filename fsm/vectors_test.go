@@ -127,7 +127,7 @@ func storyFiles(t *testing.T) map[string][]byte {
 	}
 	files["state.snapshot"] = snapshotBytes(t, r.s)
 	full := fullRecords()
-	trailer := &fsmpb.Trailer{Records: uint64(len(full)), Digest: digestOf(t, full)}
+	trailer := &fsmpb.Trailer{Records: uint64(len(full)), Digest: digestOf(t, full), DigestVersion: DigestVersion}
 	files["fields.snapshot"] = sealed(t, append(full, &fsmpb.Record{Record: &fsmpb.Record_Trailer{Trailer: trailer}})...)
 	for _, name := range []string{"state", "fields"} {
 		for _, rec := range recordsOf(t, files[name+".snapshot"]) {

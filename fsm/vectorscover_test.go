@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -18,7 +19,6 @@ import (
 func neverInTheFormat() []protoreflect.FullName {
 	return []protoreflect.FullName{ // only events tell why somebody left a queue
 		"fencepost.fsm.v1.REASON_TIMEOUT", "fencepost.fsm.v1.REASON_CANCELLED",
-		"fencepost.fsm.v1.REASON_RESTORED",
 	}
 }
 
@@ -54,6 +54,7 @@ func TestP14_VectorsHaveTheWholeSchema(t *testing.T) {
 	for name := range want {
 		version, ok := first[name]
 		switch never := slices.Contains(neverInTheFormat(), name); {
+		case strings.HasPrefix(string(name), "fencepost.fsm.v1.BackupHeader.") || name == "fencepost.fsm.v1.Record.backup": // of backups alone
 		case never && ok:
 			t.Errorf("%s is in the vectors, and is said to be never in them", name)
 		case !never && !ok:

@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"errors"
+	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -23,10 +24,15 @@ var ErrUnknown = errors.New("unknown to this version of fencepost")
 // since tells in which version a command, field or enum value came, by its full
 // name in the schema. What is not named here was there from the first.
 func since(name protoreflect.FullName) uint32 {
-	switch name {
-	default:
-		return 1
+	for _, part := range []string{ // of version 2, with all that is in them
+		"RestoreBegin.", "RestoreChunk.", "RestoreCommit.", "StagingRecord.", "BackupHeader.",
+		"Command.restore_", "Record.staging", "Record.staged", "Record.backup", "Header.restore_key", "Header.restore_checksum", "Trailer.digest_version", "REASON_RESTORED",
+	} {
+		if strings.HasPrefix(string(name), "fencepost.fsm.v1."+part) {
+			return 2
+		}
 	}
+	return 1
 }
 
 // Needs is the lowest version that a node must understand to apply the command.

@@ -120,8 +120,6 @@ func (l *Limits) decodeJoin(body []byte) (*fsmpb.Node, membership, *invalidField
 				d.fail("must be below 2^32")
 			}
 			n.Understands = uint32(v)
-		case "cluster_id":
-			of = shortText(d)
 		default:
 			return false
 		}

@@ -3133,7 +3133,8 @@ func (x *RequestRecord) GetGoneMs() uint64 {
 type Trailer struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Records       uint64                 `protobuf:"varint,1,opt,name=records,proto3" json:"records,omitempty"`
-	Digest        uint64                 `protobuf:"varint,2,opt,name=digest,proto3" json:"digest,omitempty"` // of the state, as State.Digest gives it; of a backup, the sum of its keys'
+	Digest        uint64                 `protobuf:"varint,2,opt,name=digest,proto3" json:"digest,omitempty"`                                    // of the state, as State.Digest gives it; of a backup, the sum of its keys'
+	DigestVersion uint32                 `protobuf:"varint,3,opt,name=digest_version,json=digestVersion,proto3" json:"digest_version,omitempty"` // how the state's was made; 0: a former way
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3178,6 +3179,13 @@ func (x *Trailer) GetRecords() uint64 {
 func (x *Trailer) GetDigest() uint64 {
 	if x != nil {
 		return x.Digest
+	}
+	return 0
+}
+
+func (x *Trailer) GetDigestVersion() uint32 {
+	if x != nil {
+		return x.DigestVersion
 	}
 	return 0
 }
@@ -3439,10 +3447,11 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\arequest\x18\x02 \x01(\v2\x19.fencepost.fsm.v1.RequestR\arequest\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\x04R\aattempt\x123\n" +
 	"\aoutcome\x18\x04 \x01(\v2\x19.fencepost.fsm.v1.OutcomeR\aoutcome\x12\x17\n" +
-	"\agone_ms\x18\x05 \x01(\x04R\x06goneMs\";\n" +
+	"\agone_ms\x18\x05 \x01(\x04R\x06goneMs\"b\n" +
 	"\aTrailer\x12\x18\n" +
 	"\arecords\x18\x01 \x01(\x04R\arecords\x12\x16\n" +
-	"\x06digest\x18\x02 \x01(\x04R\x06digest*)\n" +
+	"\x06digest\x18\x02 \x01(\x04R\x06digest\x12%\n" +
+	"\x0edigest_version\x18\x03 \x01(\rR\rdigestVersion*)\n" +
 	"\x05Guard\x12\x10\n" +
 	"\fGUARD_LATEST\x10\x00\x12\x0e\n" +
 	"\n" +
