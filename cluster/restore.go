@@ -20,11 +20,6 @@ const (
 	stagingTTL = time.Minute
 	// chunkTries bounds how often a chunk is offered to a leader that is busy.
 	chunkTries = 30
-	// restoresFrom is the command version that a member must understand.
-	restoresFrom = 2
-	// announceBound is how long a restore waits for members that have yet to
-	// announce what they understand: those of a new cluster.
-	announceBound = 5 * time.Second
 )
 
 // What a restore is refused with, beside a QuotaError and what a write is. Nothing
@@ -32,9 +27,7 @@ const (
 var (
 	ErrRestoreRunning = errors.New("another restore is under way")
 	ErrForeignBackup  = errors.New("the backup is another cluster's")
-	ErrNotUnderstood  = errors.New("not every member runs a version that can restore")
 	ErrKeyReused      = errors.New("the Idempotency-Key belongs to the restore of another backup")
-	errNotAnnounced   = errors.New("a member has not announced its version yet")
 	// ErrBrokenOff is joined to ErrNoLeader or ErrOverloaded: chunks went into the
 	// log, and nobody will see them.
 	ErrBrokenOff = errors.New("the restore broke off before anything was replaced")
@@ -113,13 +106,7 @@ func (n *Node) mayRestore(ctx context.Context, s *Spool, o *RestoreOptions, done
 	if h.DataBytes > n.cfg.MaxDataBytes {
 		return &QuotaError{"keys", n.cfg.MaxDataBytes}
 	}
-	err := n.allUnderstand(mb, restoresFrom)
-	for began := time.Now(); errors.Is(err, errNotAnnounced) && time.Since(began) < announceBound && sleep(ctx, tendEvery/20); {
-		err = n.allUnderstand(mb, restoresFrom)
-	}
-	if err != nil {
-		return err
-	}
+	var err error
 	n.machine.view(func(st *fsm.State) {
 		if was, same := st.RestoredBy(o.Key, s.Backup.Checksum); same {
 			done.Index = st.RestoreFloor()
@@ -132,25 +119,6 @@ func (n *Node) mayRestore(ctx context.Context, s *Spool, o *RestoreOptions, done
 		_, err = jump.To(st.Index())
 	})
 	return err
-}
-
-// allUnderstand sees that every member has announced that it can apply commands of
-// this version: one that cannot would have to stop.
-func (n *Node) allUnderstand(mb *member, version uint32) error {
-	announced := map[string]uint32{}
-	for _, m := range n.machine.members() {
-		announced[m.Id] = m.Understands
-	}
-	for _, s := range mb.configuration().Servers {
-		has, ok := announced[string(s.ID)]
-		if !ok {
-			return fmt.Errorf("%w: %w: %s", ErrNotUnderstood, errNotAnnounced, s.ID)
-		}
-		if has < version {
-			return fmt.Errorf("%w: %s has announced version %d, and %d is needed", ErrNotUnderstood, s.ID, has, version)
-		}
-	}
-	return nil
 }
 
 // stage brings the keys of a backup into the state, beside those that are served.

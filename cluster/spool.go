@@ -14,7 +14,12 @@ import (
 const (
 	spoolPattern = "restore-*.spool"
 	spoolStep    = 8 << 20 // bytes that are written before they are flushed
+	// spoolReserve is what an upload leaves free on the disk, in bytes.
+	spoolReserve = 128 << 20
 )
+
+// ErrDiskFull: an upload would have taken the room that the log needs.
+var ErrDiskFull = errors.New("the data directory's disk is almost full")
 
 // BackupTooLargeError says that a backup is larger than what this node's data quota
 // leaves room for.
@@ -41,15 +46,23 @@ func (n *Node) Spool(upload io.Reader) (*Spool, error) {
 }
 
 // NewSpool writes an upload of at most limit bytes to a directory, and verifies it
-// to the last byte. Errors are a *BackupTooLargeError, or wrap fsm.ErrBadSnapshot,
+// to the last byte. Errors are a *BackupTooLargeError or ErrDiskFull, or wrap fsm.ErrBadSnapshot,
 // which is the backup's own fault, or what reading or writing has met.
 func NewSpool(dir string, limit int64, upload io.Reader) (*Spool, error) {
+	return newSpool(dir, limit, upload, diskFree)
+}
+
+func newSpool(dir string, limit int64, upload io.Reader, free func(dir string) (uint64, bool)) (*Spool, error) {
 	f, err := os.CreateTemp(dir, spoolPattern)
 	if err != nil {
 		return nil, fmt.Errorf("spool the backup: %w", err)
 	}
 	s := &Spool{file: f}
-	if err := s.fill(upload, limit); err != nil {
+	room := func() bool {
+		n, known := free(filepath.Dir(f.Name()))
+		return !known || n >= spoolReserve+spoolStep
+	}
+	if err := s.fill(upload, limit, room); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	if s.Backup, err = s.read(nil); err != nil {
@@ -59,9 +72,12 @@ func NewSpool(dir string, limit int64, upload io.Reader) (*Spool, error) {
 }
 
 // fill goes to the disk step by step: a whole backup that is written back at once
-// would hold up the log beside it.
-func (s *Spool) fill(upload io.Reader, limit int64) error {
+// would hold up the log beside it, and a log that has no room left ends the node.
+func (s *Spool) fill(upload io.Reader, limit int64, room func() bool) error {
 	for size := int64(0); ; {
+		if !room() {
+			return ErrDiskFull
+		}
 		n, err := io.CopyN(s.file, upload, spoolStep)
 		if size += n; size > limit {
 			return &BackupTooLargeError{limit}

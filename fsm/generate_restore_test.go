@@ -11,14 +11,13 @@ import (
 // A restorer makes the entries of restores: of the backups that it has taken, in
 // chunks of a key or two, mostly in the right order and sometimes not.
 type restorer struct {
-	base     uint64
-	keys     []*fsmpb.KeyRecord
-	backup   *Backup
-	id       uint64
-	of       *Backup // being restored
-	left     []*fsmpb.KeyRecord
-	first    uint64
-	requests []string
+	base   uint64
+	keys   []*fsmpb.KeyRecord
+	backup *Backup
+	id     uint64
+	of     *Backup // being restored
+	left   []*fsmpb.KeyRecord
+	first  uint64
 }
 
 // jumped tells the generator that the index has jumped by so much.

@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"errors"
-	"strings"
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 
@@ -12,9 +11,7 @@ import (
 // Understands is the newest command version that this code can apply. Members
 // announce it (fsmpb.Node), and a leader proposes nothing that one of them would
 // have to stop at. How a version is added: docs/architecture.md, "Upgrades".
-//
-// 2: a backup can be restored.
-const Understands = 2
+const Understands = 1
 
 // ErrUnknown is in the chain of every error about an entry or a snapshot that
 // has what this version does not know: a node that meets one must stop, because
@@ -24,15 +21,10 @@ var ErrUnknown = errors.New("unknown to this version of fencepost")
 // since tells in which version a command, field or enum value came, by its full
 // name in the schema. What is not named here was there from the first.
 func since(name protoreflect.FullName) uint32 {
-	for _, part := range []string{ // of version 2, with all that is in them
-		"RestoreBegin.", "RestoreChunk.", "RestoreCommit.", "StagingRecord.", "BackupHeader.",
-		"Command.restore_", "Record.staging", "Record.staged", "Record.backup", "Header.restore_key", "Header.restore_checksum", "Trailer.digest_version", "REASON_RESTORED",
-	} {
-		if strings.HasPrefix(string(name), "fencepost.fsm.v1."+part) {
-			return 2
-		}
+	switch name {
+	default:
+		return 1
 	}
-	return 1
 }
 
 // Needs is the lowest version that a node must understand to apply the command.

@@ -127,6 +127,9 @@ func (x *exchange) notSpooled(err, broken error) {
 	case errors.As(err, &large):
 		x.w.Header().Set("Connection", "close") // the rest of it is not read
 		x.problem(&wire.Problem{Code: wire.CodeTooLarge, Field: "body", LimitBytes: uint64(large.Limit), Detail: "the backup is larger than the data quota allows"})
+	case errors.Is(err, cluster.ErrDiskFull):
+		x.w.Header().Set("Connection", "close")
+		x.refuse(wire.CodeQuotaReached, err.Error()+": nothing was changed")
 	case errors.Is(broken, os.ErrDeadlineExceeded):
 		x.w.Header().Set("Connection", "close")
 		x.invalid("body", "did not arrive at the least rate of 1 KiB/s")
@@ -147,8 +150,6 @@ func (x *exchange) notRestored(err error) {
 		x.failed(err, true)
 	case errors.Is(err, cluster.ErrForeignBackup):
 		x.refuse(wire.CodeOtherCluster, err.Error()+"; force=true restores it nevertheless")
-	case errors.Is(err, cluster.ErrNotUnderstood):
-		x.refuse(wire.CodeMembersOutdated, err.Error())
 	case errors.Is(err, cluster.ErrKeyReused):
 		x.refuse(wire.CodeKeyReused, err.Error())
 	case errors.Is(err, fsm.ErrJumpTooFar) && x.query.above > 0:

@@ -138,7 +138,6 @@ func TestP10_AnswersToRestores(t *testing.T) {
 		code   string
 	}{
 		{cluster.ErrForeignBackup, 409, "other_cluster"},
-		{cluster.ErrNotUnderstood, 409, "members_outdated"},
 		{cluster.ErrKeyReused, 422, "key_reused"},
 		{fsm.ErrJumpTooFar, 400, "invalid_request"},
 		{&cluster.QuotaError{What: "keys", Limit: 1}, 429, "quota_reached"},

@@ -135,8 +135,6 @@ func adviceOn(e *client.Error) string {
 		return "That --idempotency-key belongs to another request: use a new one, or repeat exactly what was sent with it."
 	case e.Code == wire.CodeOtherCluster:
 		return "Nothing was changed. If that is what you want, say --force: the keys of this cluster are replaced by the other one's."
-	case e.Code == wire.CodeMembersOutdated:
-		return "Nothing was changed. Bring all nodes to the same version first; 'fencepost cluster status' shows them."
 	case e.Code == wire.CodeTokenRequired:
 		return "Every write needs --token, as 'fencepost acquire -o token' prints it."
 	case e.Status == 429:

@@ -518,7 +518,6 @@ type Command_Tick struct {
 }
 
 type Command_RestoreBegin struct {
-	// Of version 2: see Node.understands.
 	RestoreBegin *RestoreBegin `protobuf:"bytes,19,opt,name=restore_begin,json=restoreBegin,proto3,oneof"`
 }
 

@@ -18,7 +18,6 @@ const (
 	CodeQueueFull       Code = "queue_full"
 	CodeNameInUse       Code = "name_in_use"      // a healthy member has the joining node's name
 	CodeOtherCluster    Code = "other_cluster"    // a backup, unless it is forced
-	CodeMembersOutdated Code = "members_outdated" // a member runs a version that cannot do this
 	CodeRemoved         Code = "removed"          // the node that asks was a member, and is none any more
 	CodeWrongCluster    Code = "wrong_cluster"
 	CodeLosesQuorum     Code = "would_lose_quorum"
@@ -94,8 +93,6 @@ func (c Code) HTTP() (status int, title string) {
 		return http.StatusConflict, "A healthy member has this name"
 	case CodeOtherCluster:
 		return http.StatusConflict, "The backup is another cluster's"
-	case CodeMembersOutdated:
-		return http.StatusConflict, "Not every member can do this yet"
 	case CodeRemoved:
 		return http.StatusConflict, "The node was removed from the cluster"
 	case CodeWrongCluster:

@@ -46,6 +46,8 @@ const (
 //   - refused: Key, Token and Principal of the write, Holder of the token if it
 //     is on record, Watermark of the key, Reason as in the answer, or
 //     token_not_issued.
+//   - restored: nothing else. All keys are those of a backup, all leases are over:
+//     list again. It comes whatever kind or prefix was asked for.
 type Event struct {
 	Index          uint64 `json:"index"`
 	Kind           string `json:"kind"`
