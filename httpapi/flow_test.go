@@ -243,7 +243,7 @@ func TestClusterAndJoin(t *testing.T) {
 	// One of this cluster corrects its record; one of another, such as the one that
 	// this was recovered from, gets no record.
 	a.do("POST", "/v1/cluster/members", `{"name":"n2","id":"x","raft_addr":"h:1","http_addr":"h:2","cluster_id":"c1"}`).is(200, "")
-	a.do("POST", "/v1/cluster/members", `{"name":"n3","id":"y","raft_addr":"h:3","http_addr":"h:4","cluster_id":"c0"}`).is(403, "forbidden")
+	a.do("POST", "/v1/cluster/members", `{"name":"n3","id":"y","raft_addr":"h:3","http_addr":"h:4","cluster_id":"c0"}`).is(409, "wrong_cluster")
 	if n, ok := a.node.state.Node("n3"); ok {
 		t.Errorf("a node of another cluster has a record: %v", n)
 	}
