@@ -28,7 +28,7 @@ type host struct {
 	id   string
 	disk *disk
 
-	change sync.Mutex              // one start, crash or stop at a time
+	change chan struct{}           // holds one during a start, crash or stop; a mutex would hold up fake time
 	up     atomic.Pointer[process] // nil: down
 }
 
@@ -47,8 +47,8 @@ type process struct {
 // start boots the node from its disk. Its clock runs fast or slow by up to a
 // twentieth, another way at each boot.
 func (h *host) start() error {
-	h.change.Lock()
-	defer h.change.Unlock()
+	h.change <- struct{}{}
+	defer func() { <-h.change }()
 	if h.up.Load() != nil {
 		return nil
 	}
@@ -118,8 +118,8 @@ func (h *host) watchExit(p *process) {
 
 // crash ends the node as kill -9, or a power cut, does. False: it was down.
 func (h *host) crash() bool {
-	h.change.Lock()
-	defer h.change.Unlock()
+	h.change <- struct{}{}
+	defer func() { <-h.change }()
 	p := h.up.Swap(nil)
 	if p == nil {
 		return false
@@ -132,8 +132,8 @@ func (h *host) crash() bool {
 
 // stop ends the node as SIGTERM does: it hands over leadership first.
 func (h *host) stop() bool {
-	h.change.Lock()
-	defer h.change.Unlock()
+	h.change <- struct{}{}
+	defer func() { <-h.change }()
 	p := h.up.Swap(nil)
 	if p == nil {
 		return false

@@ -131,7 +131,7 @@ func newWorld(opts Options) *world {
 	}
 	w.beliefs.held = make(map[string]belief)
 	for i := range 3 {
-		h := &host{w: w, name: fmt.Sprintf("n%d", i+1), id: fmt.Sprintf("id%d", i+1), disk: newDisk(w.newRand())}
+		h := &host{w: w, name: fmt.Sprintf("n%d", i+1), id: fmt.Sprintf("id%d", i+1), disk: newDisk(w.newRand()), change: make(chan struct{}, 1)}
 		w.hosts = append(w.hosts, h)
 		w.voters[h.id] = h.name
 	}

@@ -153,8 +153,9 @@ func (r *linReading) takenOp(c *linCall, told *linAcquired) *linOp {
 	if !due {
 		t.held = max(t.held, c.start)
 	}
-	// One whose own wait ends in the entry that ends the lease is refused, too.
-	free := value(p.GraceMS) > 0 || value(p.QueueLength) > 0
+	// One whose own wait ends in the entry that ends the lease is refused, too; and
+	// a repetition tells how many wait now.
+	free := value(p.GraceMS) > 0 || value(p.QueueLength) > 0 || len(c.attempts) > 1
 	for _, x := range c.attempts {
 		a, _ := acquireOf(x)
 		free = free || a.WaitMS > 0
