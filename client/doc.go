@@ -95,7 +95,9 @@
 // A node that works is stayed with. One that is silent for an attempt
 // ([WithAttemptTimeout]) is avoided for a while. Hints of who leads are followed to
 // the endpoints given to [New], and to the nodes that [Client.Cluster] has told
-// of, and nowhere else, since requests carry the bearer token.
+// of, and nowhere else, since requests carry the bearer token. The latter are also
+// asked when all of the former are silent: a program that runs for longer than the
+// nodes that it was given does well to call Cluster now and then.
 //
 // # Elections
 //

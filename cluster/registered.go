@@ -19,23 +19,18 @@ var errGone = fmt.Errorf("%w: this node was removed from its cluster: wipe its d
 // log cannot tell it: what removes it is the last entry that it gets, and it is not
 // told that this was committed; or it was away, and gets nothing.
 func (n *Node) register(ctx context.Context, mb *member) {
-	pause := tendEvery / 4
+	pause := tendEvery / 4 // until it is known, others wait for it
 	for {
 		switch err := n.registerOnce(ctx, mb); {
 		case errors.Is(err, ErrRemoved):
 			n.leave(mb)
 			return
 		case err == nil:
-			pause = tendEvery / 4
-			if !sleep(ctx, tendEvery) {
-				return
-			}
-			continue
+			pause = tendEvery
 		}
 		if !sleep(ctx, pause) {
 			return
 		}
-		pause = min(2*pause, tendEvery)
 	}
 }
 

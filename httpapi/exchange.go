@@ -31,6 +31,7 @@ type exchange struct {
 	// patience is how long the request asks to be kept waiting: a node that
 	// forwards it gives the leader so much longer to answer.
 	patience time.Duration
+	moves    bool // it changes the leader itself: another one is no sign of trouble
 
 	key       string // Idempotency-Key; "": this kind of request has none
 	keyIsOurs bool   // a server made it

@@ -74,7 +74,11 @@ func (x *exchange) forward(mutation bool) {
 	var connections atomic.Int32                      // counted by the transport's goroutine
 	watched, end := context.WithCancel(x.r.Context()) // ends when the client leaves,
 	defer end()
-	defer x.h.underway.add(x.status.LeaderURL, end)() // when another node leads,
+	leader := x.status.LeaderURL
+	if x.moves {
+		leader = whoeverLeads
+	}
+	defer x.h.underway.add(leader, end)() // when another node leads,
 	ctx := httptrace.WithClientTrace(watched, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { connections.Add(1) },
 	})

@@ -23,6 +23,7 @@ const (
 // A leader that is to be removed hands over, and the request goes on to its successor,
 // even if it has been forwarded once: there is no other way to answer it.
 func (x *exchange) removeMember() {
+	x.moves = true
 	if !x.readUnusedKey() || !x.readNoBody() || x.elsewhere(true) {
 		return
 	}
@@ -54,6 +55,7 @@ func (x *exchange) removeMember() {
 
 // transfer answers POST /v1/cluster/transfer.
 func (x *exchange) transfer() {
+	x.moves = true
 	if !x.readUnusedKey() || !x.readJSON() {
 		return
 	}

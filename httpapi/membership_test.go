@@ -3,6 +3,7 @@ package httpapi
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"fencepost/cluster"
 )
@@ -105,6 +106,27 @@ func TestRemovalGoesOnToTheSuccessor(t *testing.T) {
 			t.Fatalf("asked %d times to hand over", calls)
 		}
 	}
+}
+
+// The leader changes while it answers a transfer: the node that has forwarded the call
+// waits for the answer all the same.
+func TestTransferIsAnsweredThroughAFollower(t *testing.T) {
+	p := newPair(t)
+	asked, seen := make(chan struct{}), make(chan struct{})
+	p.leader.onTransfer = func(string) (string, error) {
+		close(asked)
+		<-seen
+		return "n3", nil
+	}
+	go func() {
+		<-asked
+		p.follower.mu.Lock()
+		p.follower.status.LeaderURL = "http://n3.test"
+		p.follower.mu.Unlock()
+		time.Sleep(4 * leaderLook) // it looks meanwhile; a node that breaks off fails the test
+		close(seen)
+	}()
+	p.do("POST", "/v1/cluster/transfer", "").is(200, "").has("leader", "n3")
 }
 
 // A node that was removed says so wherever it says no.

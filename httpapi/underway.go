@@ -10,6 +10,9 @@ import (
 // the leader still leads.
 const leaderLook = 50 * time.Millisecond
 
+// whoeverLeads stands for the leader of calls that go on when another node leads.
+const whoeverLeads = "*"
+
 // underway ends forwarded requests when this node no longer takes the node that
 // they were sent to for the leader: one that hangs or is cut off would otherwise
 // keep the client from the next one, and its lease would run out meanwhile.
@@ -93,10 +96,10 @@ func (u *underway) close() {
 	endAll(ended)
 }
 
-// takeAllBut removes the calls to any other leader. The caller has the lock.
+// takeAllBut removes the calls to any other leader; when all is closed, all. The caller has the lock.
 func (u *underway) takeAllBut(leader string) (taken []map[*call]struct{}) {
 	for to, calls := range u.calls {
-		if to != leader {
+		if to != leader && (to != whoeverLeads || u.closed) {
 			taken = append(taken, calls)
 			delete(u.calls, to)
 		}

@@ -54,6 +54,15 @@ func (c *processes) awaitRole(name, role string) {
 	})
 }
 
+// awaitMembers waits until the state has all nodes, which is a moment later than their
+// being ready.
+func (c *processes) awaitMembers() {
+	c.t.Helper()
+	for _, n := range c.nodes {
+		c.awaitRole(n.name, "voter")
+	}
+}
+
 // forget leaves a node out of what follows; its process goes on.
 func (c *processes) forget(n *process) {
 	var rest []*process
@@ -63,16 +72,6 @@ func (c *processes) forget(n *process) {
 		}
 	}
 	c.nodes = rest
-}
-
-func (c *processes) named(name string) *process {
-	for _, n := range c.nodes {
-		if n.name == name {
-			return n
-		}
-	}
-	c.t.Fatalf("no node %s", name)
-	return nil
 }
 
 // command runs the program as people do, against some nodes.
@@ -89,16 +88,55 @@ func (c *processes) command(nodes []*process, args ...string) (out string, code 
 	return stdout.String() + stderr.String(), code
 }
 
+// remove ends a membership through any node. A repetition after an answer that told
+// nothing may find it done.
+func (c *processes) remove(name string) {
+	c.t.Helper()
+	if a := c.mustDo("DELETE", "/v1/cluster/members/"+name, ""); a.status != 200 && a.status != 404 {
+		c.t.Fatalf("remove %s: %s", name, a)
+	}
+}
+
+// undisturbed marks where the nodes' logs are; the returned function fails the test if
+// their term has risen though none of them stood for election. One that does on a busy
+// machine is nobody's fault.
+func (c *processes) undisturbed() (check func()) {
+	c.t.Helper()
+	at := map[*process]int{}
+	logOf := func(n *process) []byte {
+		b, err := os.ReadFile(n.dir + ".log")
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		return b
+	}
+	for _, n := range c.nodes {
+		at[n] = len(logOf(n))
+	}
+	term := c.get(c.leader(), "/v1/cluster").number("term")
+	return func() {
+		c.t.Helper()
+		now := c.get(c.leader(), "/v1/cluster").number("term")
+		own := false
+		for n, from := range at {
+			own = own || bytes.Contains(logOf(n)[from:], []byte("starting election"))
+		}
+		if now != term && !own {
+			c.t.Errorf("term %d, was %d: a node that was removed disturbs the others", now, term)
+		}
+	}
+}
+
 // The leader is removed under load: it hands over, nothing that was acknowledged is
 // lost, and the process that goes on running disturbs nobody, answers nothing, says
 // why, and stays out over a restart. Wiped, it is a member again.
 func TestP9_B77_RemovingTheLeader(t *testing.T) {
 	c := startProcesses(t, 3)
+	c.awaitMembers()
 	load := startSteadyLoad(t, c, 3)
 	removed := c.leader()
 	load.advance(20)
-	follower := c.follower()
-	expect(t, "remove the leader", c.do(follower, "DELETE", "/v1/cluster/members/"+removed.name, ""), 200, "", "")
+	c.remove(removed.name)
 	all := c.nodes
 	c.forget(removed)
 	next := c.leader()
@@ -119,17 +157,21 @@ func TestP9_B77_RemovingTheLeader(t *testing.T) {
 		}
 	}
 	saysSo("while it runs")
-	term := c.get(next, "/v1/cluster").number("term")
+	check := c.undisturbed()
 	c.kill(removed)
 	c.start(removed)
 	saysSo("restarted")
 	load.advance(20)
-	if now := c.get(next, "/v1/cluster"); now.number("term") != term {
-		t.Errorf("term %d, was %d: the removed node disturbed the others", now.number("term"), term)
-	}
+	check()
 	out, code := c.command([]*process{removed, next}, "cluster", "status")
 	if code != 0 || !strings.Contains(out, "REMOVED: "+removed.url) || !strings.Contains(out, next.name) {
 		t.Errorf("cluster status: %d\n%s", code, out)
+	}
+	if out, code := c.command([]*process{next}, "cluster", "join", removed.url); code != 1 || !strings.Contains(out, "was removed from its cluster") {
+		t.Errorf("cluster join: %d\n%s", code, out)
+	}
+	if out, code := c.command([]*process{next}, "cluster", "join", next.url); code != 0 || !strings.Contains(out, "is a member") {
+		t.Errorf("cluster join of a member: %d\n%s", code, out)
 	}
 	if log, _ := os.ReadFile(removed.dir + ".log"); !bytes.Contains(log, []byte("this node was removed from its cluster")) {
 		t.Error("its log does not say that it was removed")
@@ -148,27 +190,26 @@ func TestP9_B77_RemovingTheLeader(t *testing.T) {
 // A node that was away when it was removed learns it when it comes back.
 func TestB77_RemovedWhileItWasAway(t *testing.T) {
 	c := startProcesses(t, 3)
+	c.awaitMembers()
 	away := c.follower()
 	c.kill(away)
 	eventually(t, "the leader sees it gone", func() bool { return c.member(away.name)["healthy"] == false })
-	expect(t, "remove what is down", c.mustDo("DELETE", "/v1/cluster/members/"+away.name, ""), 200, "", "")
+	c.remove(away.name)
 	c.forget(away)
-	l := c.leader()
-	term := c.get(l, "/v1/cluster").number("term")
+	check := c.undisturbed()
 	c.start(away)
 	eventually(t, "it says that it was removed", func() bool { return c.get(away, "/v1/cluster").body["removed"] == true })
 	if m := c.member(away.name); m != nil {
 		t.Fatalf("it has joined by itself: %v", m)
 	}
-	if now := c.get(l, "/v1/cluster").number("term"); now != term {
-		t.Errorf("term %d, was %d", now, term)
-	}
+	check()
 }
 
 // Members are added while they cannot be reached: they get no vote, writes go on with
 // one good node down, and they are removed again.
 func TestB76_UnreachableMembersCostNothing(t *testing.T) {
 	c := startProcesses(t, 3)
+	c.awaitMembers()
 	token := c.mustAcquire("job", time.Minute)
 	ports := freePorts(t, 4)
 	for i, name := range []string{"n4", "n5"} {
@@ -194,7 +235,7 @@ func TestB76_UnreachableMembersCostNothing(t *testing.T) {
 		expect(t, "a voter that is needed", c.mustDo("DELETE", "/v1/cluster/members/"+n.name, ""), 409, "would_lose_quorum", "")
 	}
 	for _, name := range []string{"n4", "n5"} {
-		expect(t, "remove "+name, c.mustDo("DELETE", "/v1/cluster/members/"+name, ""), 200, "", "")
+		c.remove(name)
 	}
 	expect(t, "write afterwards", c.put("k", token, "w"), 200, "", "")
 }
@@ -203,6 +244,7 @@ func TestB76_UnreachableMembersCostNothing(t *testing.T) {
 // other the cluster goes on. One after the other, all nodes move.
 func TestB76_AddressesChangeWithoutSurgery(t *testing.T) {
 	c := startProcesses(t, 3)
+	c.awaitMembers()
 	token := c.mustAcquire("job", time.Minute)
 	for _, n := range c.nodes {
 		c.signal(n, syscall.SIGTERM)
@@ -239,6 +281,7 @@ func TestB76_AddressesChangeWithoutSurgery(t *testing.T) {
 // Leadership goes where it is sent, by every node that is asked, and nowhere else.
 func TestTransfer(t *testing.T) {
 	c := startProcesses(t, 3)
+	c.awaitMembers()
 	load := startSteadyLoad(t, c, 2)
 	for range 2 {
 		for _, n := range c.nodes {
@@ -267,6 +310,7 @@ func TestTransfer(t *testing.T) {
 // not go on without what was acknowledged. With L back all of it is there.
 func TestP9_WipedVoterDoesNotVote(t *testing.T) {
 	c := startProcesses(t, 3)
+	c.awaitMembers()
 	l := c.leader()
 	var f1, f2 *process
 	for _, n := range c.nodes {
@@ -319,6 +363,7 @@ func TestP9_WipedVoterDoesNotVote(t *testing.T) {
 // load: no call fails, tokens rise, and all that was acknowledged is there.
 func TestP1_P9_EveryNodeReplacedUnderLoad(t *testing.T) {
 	c := startProcesses(t, 3)
+	c.awaitMembers()
 	first := append([]*process(nil), c.nodes...)
 	load := startSteadyLoad(t, c, 3)
 	load.advance(5)
