@@ -309,3 +309,35 @@ func TestRemovalIsFinishedByTheNextLeader(t *testing.T) {
 		}
 	})
 }
+
+// A leader without a majority has a change of the members in its log that is not
+// committed, and may never be: the node that asks again is not told that it is done.
+func TestP10_AJoinIsAcknowledgedWhenItIsCommitted(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim) {
+		l := s.leader()
+		node := &fsmpb.Node{Name: "n4", Id: "id4", RaftAddr: "n4", HttpAddr: "n4:80", Voter: true, Understands: 1}
+		set := &fsmpb.Command{Op: &fsmpb.Command_SetNode{SetNode: &fsmpb.SetNode{Node: node, ClusterId: "c1"}}}
+		if _, err := l.propose(t.Context(), time.Now(), set); err != nil {
+			t.Fatal(err)
+		}
+		s.cut(l)
+		added := l.member.Load().raft.AddNonvoter("id4", "n4", 0, time.Second)
+		for i := 0; ; i++ {
+			if _, ok := l.member.Load().server("id4"); ok {
+				break
+			} else if i > 1000 {
+				t.Fatal("the change did not come into the log")
+			}
+			time.Sleep(10 * time.Microsecond)
+		}
+		if err := l.Join(t.Context(), node); !errors.Is(err, ErrOutcomeUnknown) && !errors.Is(err, ErrNoLeader) {
+			t.Fatalf("the join was answered %v", err)
+		}
+		if err := added.Error(); err == nil {
+			t.Fatal("it was committed, so nothing was shown")
+		}
+		s.leader(l)
+		s.connectAll()
+		s.sameEverywhere()
+	})
+}
