@@ -139,7 +139,7 @@ func TestCommandsPrint(t *testing.T) {
 		{name: "list", args: []string{"kv", "list"}, want: []string{"KEY", "k    43       42"}},
 		{name: "delete", args: []string{"kv", "delete", "k", "--token", "42"}, want: []string{"yes"}},
 		{name: "fence", args: []string{"kv", "fence", "k", "--token", "42"}, want: []string{"42"}},
-		{name: "status", args: []string{"cluster", "status"}, want: []string{"DEGRADED: 2 of 3 voters are up, look at n3; the cluster can lose 0 more", "leader n1, term 3", "2 entries", "DOWN", "5s ago"}},
+		{name: "status", args: []string{"cluster", "status"}, want: []string{"DEGRADED: 2 of 3 voters are up, look at n3", "one more failure loses the quorum", "leader n1, term 3", "2 entries", "DOWN", "5s ago"}},
 		{name: "status json", args: []string{"cluster", "status", "-o", "json"}, want: []string{`"cluster_id": "c1"`}},
 		{name: "version", args: []string{"version"}, want: []string{"fencepost ", "go1."}},
 		{name: "version json", args: []string{"version", "-o", "json"}, want: []string{`"version": "`, `"go": "go1.`}},

@@ -48,7 +48,7 @@ type life struct {
 	exited chan struct{}
 }
 
-func startProcesses(t *testing.T, count int) *processes {
+func startProcesses(t *testing.T, count int, flags ...string) *processes {
 	t.Helper()
 	c := &processes{t: t, bin: build(t)}
 	ports := freePorts(t, 2*count)
@@ -69,6 +69,7 @@ func startProcesses(t *testing.T, count int) *processes {
 			"server", "--name", n.name, "--data-dir", n.dir, "--http-addr", n.http, "--raft-addr", n.raft,
 			"--peers", strings.Join(peers, ","), "--expect", fmt.Sprint(count),
 		}
+		n.args = append(n.args, flags...)
 	}
 	t.Cleanup(func() {
 		for _, n := range c.nodes {

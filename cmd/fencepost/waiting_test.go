@@ -107,7 +107,8 @@ func (c *processes) metric(n *process, name string) int {
 // leave nothing behind.
 func TestB55_AbandonedRequestsLeaveNothing(t *testing.T) {
 	const abandoned = 5000
-	c := startProcesses(t, 3)
+	// Nobody else is to lead meanwhile, on a busy machine either: that would end the waits.
+	c := startProcesses(t, 3, "--heartbeat-timeout", "5s", "--election-timeout", "5s", "--leader-lease", "5s")
 	c.mustAcquire("db", time.Hour)
 	type counts struct{ goroutines, files int }
 	count := func(n *process) counts {
