@@ -46,10 +46,11 @@ func (n *Node) openParts() (*parts, error) {
 		n.log.Warn("the log's blocks are not prepared: its first writes are slower", "error", err)
 	}
 	clearAbandoned(n.dir.file("snapshots"), n.log)
-	snaps, err := raft.NewFileSnapshotStoreWithLogger(n.dir.path, 2, n.log.Named("snapshots"))
+	files, err := raft.NewFileSnapshotStoreWithLogger(n.dir.path, 2, n.log.Named("snapshots"))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open snapshot store: %w", err), bolt.Close())
 	}
+	snaps := newTidySnapshots(files, n.dir.file("snapshots"))
 	settling := watchStore(&sealedLog{bolt, n.cfg.Exit}, bolt)
 	front, err := n.openJournal(settling, bolt)
 	if err != nil {
@@ -171,7 +172,7 @@ func prepareBlocks(path string) error {
 func clearAbandoned(dir string, log hclog.Logger) {
 	entries, _ := os.ReadDir(dir) // none before the first snapshot
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), ".tmp") {
+		if strings.HasSuffix(e.Name(), unfinishedSuffix) {
 			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
 				log.Warn("remove an unfinished snapshot", "name", e.Name(), "error", err)
 			}

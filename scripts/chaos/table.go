@@ -69,6 +69,10 @@ func table() []*nemesis {
 			make: func(r *rand.Rand) attack { return &powerCut{r: r, all: 4} },
 		},
 		{
+			id: "N16", what: "a file of a node that has stopped is damaged or missing", unit: "damage", ci: 5, release: 300, batch: 18, settle: true,
+			make: func(r *rand.Rand) attack { return newDamage(r) },
+		},
+		{
 			id: "N17", what: "all nodes are restarted by TERM, one after the other", unit: "round", ci: 2, release: 200, batch: 15, settle: true,
 			make: func(r *rand.Rand) attack { return &rollingRestart{r: r} },
 		},
