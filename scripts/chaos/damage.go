@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -157,12 +158,15 @@ func (a *damage) watch(ctx context.Context, c *cluster, n *node, what string, sa
 	}
 	bounded, cancel := context.WithTimeout(ctx, dumpBound)
 	defer cancel()
-	// Of its own log nothing may be unreadable, or different from what others have,
-	// if it serves with that.
+	// What it has not looked at may be damaged, if that is seen when somebody does. The
+	// rest must be what others have.
 	entries, err := dump(bounded, c.bin, n)
+	var refused *exec.ExitError
+	if errors.As(err, &refused) && refused.ExitCode() == 1 {
+		return "it served" + led + "; whoever reads all of its log is told that it is damaged", nil
+	}
 	if err != nil {
-		a.wrong = append(a.wrong, fmt.Sprintf("%s: it served%s, and %v", what, led, err))
-		return "it served" + led, nil
+		return "", err
 	}
 	a.logs[fmt.Sprintf("%s, hit %d", n.name, a.trials)] = entries
 	return "it served" + led + "; its log is whole", nil

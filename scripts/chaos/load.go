@@ -170,6 +170,9 @@ func (l *load) stop() error {
 	sent := l.sent
 	l.mu.Unlock()
 	for _, i := range w.r.Perm(len(sent))[:min(len(sent), repeatSample)] {
+		if ctx.Err() != nil {
+			break // nothing answers: what follows says so
+		}
 		w.send(ctx, sent[i])
 	}
 	if err := w.readBack(ctx); err != nil {

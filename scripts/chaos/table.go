@@ -65,6 +65,10 @@ func table() []*nemesis {
 			make: func(r *rand.Rand) attack { return &failingDisk{r: r} },
 		},
 		{
+			id: "N14", what: "the disk of one node is full, or of two", unit: "time of some seconds", ci: 1, release: 50, batch: 6, settle: true, namespace: true,
+			make: func(r *rand.Rand) attack { return &fullDisk{r: r} },
+		},
+		{
 			id: "N15", what: "the power of one node fails, or of all", unit: "cut", ci: 10, release: 600, batch: 40, settle: true, namespace: true,
 			make: func(r *rand.Rand) attack { return &powerCut{r: r, all: 4} },
 		},
