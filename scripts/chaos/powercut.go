@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"time"
 )
@@ -49,7 +50,11 @@ func (a *powerCut) land(ctx context.Context, c *cluster) (*landing, error) {
 	for _, n := range victims {
 		go func() {
 			n.mayEnd()
-			errs <- errors.Join(a.disks[n].cut(), n.kill())
+			err := a.disks[n].cut()
+			if killed := n.kill(); !errors.Is(killed, os.ErrProcessDone) { // it may have seen what its disk did
+				err = errors.Join(err, killed)
+			}
+			errs <- err
 		}()
 	}
 	for range victims {
