@@ -3,7 +3,7 @@
 # line is "N passed, N failed"; exit 1 if any failed, 2 if it could not be carried
 # through. What it does, and how to add a fault: scripts/chaos/doc.go.
 #
-#   scripts/chaos.sh                                  every nemesis, about ten minutes
+#   scripts/chaos.sh                                  every nemesis, about a quarter of an hour
 #   NEMESIS=N1,N6 HITS=100 SEED=42 scripts/chaos.sh   these
 #   KILLS=20 scripts/chaos.sh                         as NEMESIS=N1 HITS=20
 #   scripts/chaos.sh -list                            the table of nemeses
@@ -11,8 +11,9 @@
 # Environment: NEMESIS, HITS, SEED, KILLS, MAX_OUTAGE (2s, of N1), LEDGER (a file that
 # gets a line for each run), RELEASE=1 (the volumes of a release), KEEP=1 (keep the
 # logs of passing runs, too), FENCEPOST_BIN (bin/fencepost, built if missing). Needs
-# root, iproute2 and nftables for all but the faults that drop no packets; as root it
-# installs what is missing where apt-get can.
+# root, iproute2 and nftables for all but the faults that drop no packets, and strace,
+# e2fsprogs and util-linux for those of disks; as root it installs what is missing where
+# apt-get can.
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -48,6 +49,9 @@ fi
 if ((EUID == 0)); then
   need ip iproute2
   need nft nftables
+  need strace strace
+  need mkfs.ext4 e2fsprogs
+  need fsfreeze util-linux
 fi
 [[ -x $bin ]] || (cd "$root" && go build -o "$bin" ./cmd/fencepost) || fail "building $bin failed"
 mkdir -p "$root/bin"

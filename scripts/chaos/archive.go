@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,15 +13,31 @@ import (
 // others that compact theirs. That one may be stopped, but not for so long that it
 // would be sent a snapshot; and it must not lose its disk.
 
-// compacting lets all nodes but the first compact, after so many entries, of which they
-// keep as many again. They must not have been started.
-func compacting(c *cluster, entries int) (others []*node) {
+// compacting lets all nodes but the first compact, after so many entries, and keep some
+// behind that. They must not have been started.
+func compacting(c *cluster, entries, trailing int) (others []*node) {
 	others = c.nodes[1:]
 	for _, n := range others {
 		// What comes later on the command line counts.
-		n.args = append(n.args, "--snapshot-entries", fmt.Sprint(entries), "--trailing-entries", fmt.Sprint(entries))
+		n.args = append(n.args, "--snapshot-entries", fmt.Sprint(entries), "--trailing-entries", fmt.Sprint(trailing))
 	}
 	return others
+}
+
+// handOver stops the node that keeps the whole log, if it leads, so that another does.
+func (c *cluster) handOver(ctx context.Context, l leadership) (leadership, error) {
+	if l.node != c.nodes[0] {
+		return l, nil
+	}
+	if !l.node.claim() {
+		return l, errBusy
+	}
+	defer l.node.release()
+	if err := l.node.stop(); err != nil {
+		return l, err
+	}
+	next, err := c.leader(ctx, l.term)
+	return next, errors.Join(err, l.node.restart(ctx))
 }
 
 // votersBound is for a new member to get what it lacks, and be promoted.

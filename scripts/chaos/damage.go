@@ -49,7 +49,7 @@ func newDamage(r *rand.Rand) *damage {
 }
 
 func (a *damage) prepare(_ context.Context, c *cluster) (undo func() error, err error) {
-	a.victims = compacting(c, damageEntries)
+	a.victims = compacting(c, damageEntries, damageEntries)
 	return nil, nil
 }
 

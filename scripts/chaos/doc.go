@@ -20,6 +20,27 @@
 // nftables can tell the nodes apart in both directions. Others begin on ports that
 // are free, with the nemeses that drop nothing.
 //
+// The namespace is one of mounts, too: disks of nodes are mounted in it alone, and are
+// gone with it.
+//
+// # What it needs
+//
+// Root, and for the nemeses that say so: ip (Debian: iproute2), nft (nftables), strace
+// (strace), mkfs.ext4 (e2fsprogs), mount and fsfreeze (util-linux), and loop devices. What
+// is missing is an error that names the package, not a nemesis left out.
+//
+// # Disks
+//
+// A power cut (disk.go) is the shutdown of an ext4 that the node has to itself, without
+// flushing its log, and kill -9. What was not synced is lost: a file that was synced,
+// and then overwritten and not synced, has to have its old content again, or the run
+// fails. What the disk's own cache would lose, if it was not told to flush, is not: the
+// device is a file. A hung disk is a frozen file system; failing and slow ones are
+// made by strace.
+//
+// Where snapshots are needed (archive.go), the first node keeps its whole log, for the
+// judges, and the others compact theirs.
+//
 // # A run
 //
 // A run is one fresh cluster under one nemesis: start, load, hits, heal, wait for
@@ -69,6 +90,9 @@
 //	kill.go       N1, N2; pause.go: N3, N4; pauseholder.go, holder.go: N5
 //	partition.go  N6, N7, N8; slowlinks.go: N8S; replyproxy.go: N9; rolling.go: N17
 //	membership.go N19
+//	slowdisk.go   N11; hungdisk.go, keepers.go: N12; faildisk.go: N13; fulldisk.go: N14
+//	powercut.go   N15; damage.go, harms.go: N16; halfsnapshot.go: N21
+//	disk.go       a file system for each node; tracer.go: strace; archive.go: who compacts
 //	starve.go     N22; blockedlog.go: N23; everything.go: N25
 //	load.go       who loads; worker.go: with what; watcher.go: who watches
 //	judge.go      all judges; ops.go, check*.go, outages.go: those that are here

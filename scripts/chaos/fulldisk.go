@@ -55,7 +55,7 @@ const (
 )
 
 func (a *fullDisk) prepare(_ context.Context, c *cluster) (undo func() error, err error) {
-	a.small = compacting(c, fullEntries)
+	a.small = compacting(c, fullEntries, fullEntries)
 	undo = func() error {
 		var errs []error
 		for _, n := range a.small {
@@ -82,8 +82,8 @@ func (a *fullDisk) land(ctx context.Context, c *cluster) (*landing, error) {
 	if err != nil {
 		return nil, err
 	}
-	if l.node == c.nodes[0] && a.n%3 == 0 {
-		if l, err = a.handOver(ctx, c, l); err != nil {
+	if a.n%3 == 0 {
+		if l, err = c.handOver(ctx, l); err != nil {
 			return nil, err
 		}
 	}
@@ -145,19 +145,6 @@ func (a *fullDisk) land(ctx context.Context, c *cluster) (*landing, error) {
 		}
 		return fmt.Sprintf("a write to the log failed on each; %d of %d ended themselves", ended, len(victims)), nil
 	}}, nil
-}
-
-// handOver stops the node that keeps the whole log, so that one with a small disk leads.
-func (a *fullDisk) handOver(ctx context.Context, c *cluster, l leadership) (leadership, error) {
-	if !l.node.claim() {
-		return l, errBusy
-	}
-	defer l.node.release()
-	if err := l.node.stop(); err != nil {
-		return l, err
-	}
-	next, err := c.leader(ctx, l.term)
-	return next, errors.Join(err, l.node.restart(ctx))
 }
 
 // fill leaves no room on a node's disk.

@@ -85,6 +85,10 @@ func table() []*nemesis {
 			make: func(r *rand.Rand) attack { return &changeMembers{r: r} },
 		},
 		{
+			id: "N21", what: "the leader is killed while it sends a snapshot to a node that was away", unit: "kill", ci: 3, release: 200, batch: 10, settle: true,
+			make: func(r *rand.Rand) attack { return &halfSnapshot{r: r} },
+		},
+		{
 			id: "N22", what: "a node gets a twentieth of a processor", unit: "time of 4 to 8 s", ci: 1, release: 50, batch: 10, settle: true,
 			make: func(r *rand.Rand) attack { return &starve{r} },
 		},
