@@ -156,9 +156,9 @@ func (n *node) gone(bound time.Duration) error {
 	}
 }
 
-// kill is kill -9.
+// kill is kill -9; a process that has ended meanwhile is as good.
 func (n *node) kill() error {
-	if err := n.signal(syscall.SIGKILL); err != nil {
+	if err := n.signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
 	return n.gone(stopBound)
