@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -99,6 +100,9 @@ func (a *pauseHolder) land(ctx context.Context, c *cluster) (*landing, error) {
 	if err := a.child.Process.Signal(syscall.SIGSTOP); err != nil {
 		return nil, err
 	}
+	if err := untilStopped(ctx, a.child.Process.Pid); err != nil {
+		return nil, err
+	}
 	stopped := monotonic()
 	a.slept++
 	// In every other case somebody takes over, so that its token is superseded.
@@ -127,6 +131,32 @@ func (a *pauseHolder) land(ctx context.Context, c *cluster) (*landing, error) {
 			return fmt.Sprintf("it told of its loss, and wrote on under token %d, with which %d writes were made", token, writes), nil
 		},
 	}, nil
+}
+
+// untilStopped waits until no thread of a process runs any more: a signal takes a
+// moment to reach those on other processors.
+func untilStopped(ctx context.Context, pid int) error {
+	for {
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		if err != nil || len(tasks) == 0 {
+			return fmt.Errorf("process %d has no threads (%v)", pid, err)
+		}
+		running := false
+		for _, t := range tasks {
+			stat, err := os.ReadFile(t)
+			if err != nil {
+				return err
+			}
+			_, state, _ := bytes.Cut(stat, []byte(") "))
+			running = running || !bytes.HasPrefix(state, []byte("T"))
+		}
+		if !running {
+			return nil
+		}
+		if err := sleep(ctx, time.Millisecond); err != nil {
+			return err
+		}
+	}
 }
 
 // judge looks at what the holder told after it woke up. What began before it was
