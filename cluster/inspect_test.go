@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 
@@ -177,7 +178,7 @@ func startedLog(t *testing.T, dir, id string) (entries []raft.Log) {
 			t.Fatal(mine, err)
 		}
 	}
-	j, err := openJournal(files, &sealedLog{LogStore: bolt}, func(why string) { t.Error(why) })
+	j, err := openJournal(files, &soundStore{bolt, newDisk(hclog.NewNullLogger(), newMetrics(), func(why string) { t.Error(why) })}, func(why string) { t.Error(why) })
 	if err != nil {
 		t.Fatal(err)
 	}

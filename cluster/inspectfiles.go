@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"cmp"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -144,7 +145,9 @@ func (f *storedFiles) guarded(read func() error) (err error) {
 // value is nil if there is none.
 func (f *storedFiles) value(key []byte) (b []byte, err error) {
 	err = f.guarded(func() (err error) {
-		b, err = f.bolt.Get(key)
+		if b, err = f.bolt.Get(key); err == nil {
+			b, err = unsealValue(key, b)
+		}
 		return err
 	})
 	if errors.Is(err, raftboltdb.ErrKeyNotFound) {
@@ -159,12 +162,15 @@ func (f *storedFiles) vote() (term, votedIn uint64, votedFor string, err error) 
 		key string
 		to  *uint64
 	}{{"CurrentTerm", &term}, {"LastVoteTerm", &votedIn}} {
-		err := f.guarded(func() (err error) {
-			*n.to, err = f.bolt.GetUint64([]byte(n.key))
-			return err
-		})
-		if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		b, err := f.value([]byte(n.key))
+		if err == nil && b != nil && len(b) != 8 {
+			err = fmt.Errorf("%s has %d bytes", n.key, len(b))
+		}
+		if err != nil {
 			return 0, 0, "", fmt.Errorf("read the term: %w", err)
+		}
+		if b != nil {
+			*n.to = binary.BigEndian.Uint64(b)
 		}
 	}
 	candidate, err := f.value([]byte("LastVoteCand"))
@@ -192,8 +198,8 @@ func (f *storedFiles) settled(index uint64) (*raft.Log, error) {
 	case err != nil:
 		return nil, fmt.Errorf("read entry %d of the log: %w", index, err)
 	}
-	if err := unseal(index, l); err != nil {
-		return nil, fmt.Errorf("the log in %s is damaged: read entry %d: %w", f.dir, index, err)
+	if err := unseal(l, index); err != nil {
+		return nil, fmt.Errorf("log in %s: %w", f.dir, err)
 	}
 	return l, nil
 }
@@ -211,6 +217,9 @@ func (f *storedFiles) journal() ([]*raft.Log, error) {
 	for i := range files {
 		path := filepath.Join(f.dir, fmt.Sprintf("raft.journal%d", i))
 		file, err := os.Open(path)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil, fmt.Errorf("%s is not the journal that node %q made: it was lost", path, f.id.ID)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("open journal: %w", err)
 		}

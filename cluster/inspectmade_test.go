@@ -33,7 +33,7 @@ func madeLog(t *testing.T, logs []*raft.Log, at, term, base uint64) string {
 	if err := bolt.Set(logOwner, []byte("id-n1")); err != nil {
 		t.Fatal(err)
 	}
-	if err := (&sealedLog{LogStore: bolt}).StoreLogs(logs); err != nil {
+	if err := (&soundStore{bolt, newDisk(hclog.NewNullLogger(), newMetrics(), func(why string) { t.Error(why) })}).StoreLogs(logs); err != nil {
 		t.Fatal(err)
 	}
 	if at == 0 {

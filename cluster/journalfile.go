@@ -88,6 +88,9 @@ func (j *journalFile) begin(generation uint64) error {
 // append makes the entries durable as one record. It returns false, and has
 // done nothing, if there is no room for them.
 func (j *journalFile) append(logs []*raft.Log) (fits bool, err error) {
+	if j.at+recordHeadSize+leastBytes(logs) > j.size {
+		return false, nil // without encoding it
+	}
 	b := append(j.buf[:0], make([]byte, recordHeadSize)...)
 	for _, l := range logs {
 		b = appendLog(b, l)
@@ -112,6 +115,14 @@ func (j *journalFile) append(logs []*raft.Log) (fits bool, err error) {
 	}
 	j.at, j.number = end, j.number+1
 	return true, nil
+}
+
+// leastBytes is what a record of the entries takes at least.
+func leastBytes(logs []*raft.Log) (n int64) {
+	for _, l := range logs {
+		n += int64(len(l.Data) + len(l.Extensions))
+	}
+	return n
 }
 
 var errDamaged = errors.New("the journal is damaged")

@@ -21,13 +21,23 @@ func (f diskFile) Sync() error { return dataSync(f.File) }
 // openJournal opens the node's journal in front of its log store. One that was
 // lost or is another node's is refused, as a log is: acknowledged entries may
 // have been in it (P9).
-func (n *Node) openJournal(logs raft.LogStore, stable raft.StableStore) (*journal, error) {
+func (n *Node) openJournal(logs raft.LogStore, stable raft.StableStore) (j *journal, err error) {
 	id := n.identity().ID
 	owner, err := stable.Get(journalOwner)
 	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
 		return nil, fmt.Errorf("read whose journal this is: %w", err)
 	}
 	var files [2]*journalFile
+	defer func() {
+		if err == nil {
+			return
+		}
+		for _, f := range files {
+			if f != nil {
+				f.f.Close()
+			}
+		}
+	}()
 	for i := range files {
 		path := n.dir.file(fmt.Sprintf("raft.journal%d", i))
 		if len(owner) == 0 { // nothing can be in it yet
@@ -39,9 +49,9 @@ func (n *Node) openJournal(logs raft.LogStore, stable raft.StableStore) (*journa
 		if err != nil && !os.IsNotExist(err) {
 			return nil, fmt.Errorf("open journal: %w", err)
 		}
-		files[i] = &journalFile{f: diskFile{f}, size: journalBytes}
 		mine := false
 		if err == nil {
+			files[i] = &journalFile{f: diskFile{f}, size: journalBytes}
 			mine, err = files[i].claimed(id)
 		}
 		if mine { // and all of it: what was cut off had entries
@@ -62,7 +72,7 @@ func (n *Node) openJournal(logs raft.LogStore, stable raft.StableStore) (*journa
 			return nil, fmt.Errorf("mark the journal: %w", err)
 		}
 	}
-	j, err := openJournal(files, logs, n.cfg.Exit)
+	j, err = openJournal(files, logs, func(why string) { n.disk.end("the log cannot be written", errors.New(why)) })
 	if err != nil {
 		return nil, fmt.Errorf("open journal: %w", err)
 	}

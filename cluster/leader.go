@@ -106,6 +106,10 @@ func (n *Node) takeOffice(ctx context.Context, mb *member) bool {
 	if !n.ready.set(term) {
 		return false
 	}
+	if n.yielding.Load() { // only now: it is set before readiness is dropped
+		n.ready.set(0)
+		return false
+	}
 	mb.log.lead(term)
 	return true
 }
@@ -243,7 +247,7 @@ func (n *Node) dueNext(lastTick, lastRemoval time.Time) (*fsmpb.Command, time.Du
 // still leads, then let a round of renewals through, so that what came in while
 // it stood still counts before anything is ended.
 func (n *Node) recover(ctx context.Context, mb *member) bool {
-	n.log.Warn("this process stood still for longer than the leader lease")
+	n.log.Warn("leadership must be proved again: this process stood still for longer than the leader lease, or could not give leadership away")
 	for !n.takeOffice(ctx, mb) {
 		if !sleep(ctx, leaderRetry) || mb.raft.State() != raft.Leader {
 			return false

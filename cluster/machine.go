@@ -39,6 +39,8 @@ type machine struct {
 	entries atomic.Uint64 // applied since the node started
 	bytes   atomic.Uint64
 
+	restored atomic.Uint64 // snapshots, since the node started
+
 	digests digestRing
 	feed    *Feed // the events, for watchers
 
@@ -189,6 +191,7 @@ func (m *machine) Restore(r io.ReadCloser) error {
 	m.index.Store(s.Index())
 	m.feed.Reset(s.Index())
 	m.noteNodes()
+	m.restored.Add(1)
 	return nil
 }
 

@@ -12,6 +12,10 @@ type metrics struct {
 	append        prometheus.Histogram
 	leaderChanges prometheus.Counter
 	pauses        prometheus.Counter
+
+	diskFull        prometheus.Gauge
+	snapshotsMissed prometheus.Counter
+	logEntries      prometheus.Gauge
 }
 
 func newMetrics() *metrics {
@@ -31,8 +35,17 @@ func newMetrics() *metrics {
 		pauses: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "fencepost_pauses_total", Help: "Times that this process stood still for as long as the leader lease.",
 		}),
+		diskFull: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "fencepost_disk_full", Help: "1 while this node finds no room on its disk for the log.",
+		}),
+		snapshotsMissed: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "fencepost_snapshots_failed_total", Help: "Snapshots that this node could not take; until it can, its log grows.",
+		}),
+		logEntries: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "fencepost_log_entries", Help: "Entries in this node's log.",
+		}),
 	}
-	m.registry.MustRegister(m.commit, m.append, m.leaderChanges, m.pauses)
+	m.registry.MustRegister(m.commit, m.append, m.leaderChanges, m.pauses, m.diskFull, m.snapshotsMissed, m.logEntries)
 	return m
 }
 

@@ -30,6 +30,7 @@ type Node struct {
 	dir      *dataDir // nil in tests that bring their own stores
 	machine  *machine
 	metrics  *metrics
+	disk     *disk
 	pauses   *pauses
 	renewals *renewals
 	gate     *gate
@@ -56,6 +57,7 @@ type Node struct {
 	id   identity
 
 	closing   atomic.Bool // no new work
+	yielding  atomic.Bool // leadership is being given away
 	closed    context.Context
 	close     context.CancelFunc
 	wg        sync.WaitGroup
@@ -67,6 +69,8 @@ type Node struct {
 type member struct {
 	raft   *raft.Raft
 	log    *overlap
+	logs   raft.LogStore
+	retry  func() error // of what found the disk full; nil: Raft does it
 	notify chan bool
 	health *health
 	close  func() error // stores and transport
@@ -115,6 +119,7 @@ func newNode(cfg Config) *Node {
 		clock:    time.Now, wall: time.Now, schema: ownSchema(), backups: make(chan struct{}, backupsAtOnce),
 		peers: &http.Client{Transport: &http.Transport{IdleConnTimeout: time.Minute}}, // never by a proxy
 	}
+	n.disk = newDisk(n.log, n.metrics, cfg.Exit)
 	n.machine = newMachine(n.committed, n.broken, NewFeed(cfg.WatchHistory, cfg.MaxWatchers))
 	n.closed, n.close = context.WithCancel(context.Background())
 	return n
@@ -178,12 +183,13 @@ func (n *Node) run(p *parts) error {
 	if own := n.identity().ClusterID; of != "" && of != own {
 		return errors.Join(fmt.Errorf("the data directory's snapshot is of cluster %s, its node.json of %s", of, own), r.Shutdown().Error())
 	}
-	mb := &member{raft: r, log: store, notify: notify, health: watchHealth(r)}
+	mb := &member{raft: r, log: store, logs: p.logs, retry: p.retry, notify: notify, health: watchHealth(r)}
 	mb.close = func() error { return errors.Join(store.written(), p.close()) }
 	n.member.Store(mb)
 	n.wg.Go(func() { n.followLeadership(n.closed, mb) })
 	n.wg.Go(func() { mb.health.run(n.closed, n.metrics.leaderChanges.Inc) })
 	n.wg.Go(func() { n.compact(n.closed, mb) })
+	n.wg.Go(func() { n.tendDisk(n.closed, mb) })
 	if n.dir != nil {
 		n.wg.Go(func() { n.register(n.closed, mb) })
 	}

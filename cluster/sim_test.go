@@ -45,7 +45,11 @@ type simStore struct {
 	each atomic.Int64 // nanoseconds that a write takes
 	mu   sync.Mutex   // guards hang
 	hang chan struct{}
+
+	failing atomic.Pointer[error] // what becomes of each write; nil: it succeeds
 }
+
+func (s *simStore) hasRoom([]*raft.Log) bool { return s.failing.Load() == nil }
 
 func (s *simStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
@@ -58,6 +62,9 @@ func (s *simStore) StoreLogs(ls []*raft.Log) error {
 	}
 	if each := time.Duration(s.each.Load()); each > 0 {
 		time.Sleep(each)
+	}
+	if err := s.failing.Load(); err != nil {
+		return *err
 	}
 	return s.InmemStore.StoreLogs(ls)
 }
@@ -133,7 +140,7 @@ func (n *simNode) boot(server raftServer, change func(*Config)) {
 	}
 	var err error
 	n.Node, err = OpenOn(cfg, StandIns{
-		ID: server.ID, ClusterID: "c1", Voters: voters, Logs: n.store, Stable: n.store, Snapshots: n.snaps, Transport: n.trans, Peers: simPeers{n.s}, schema: n.schemaAtBoot,
+		ID: server.ID, ClusterID: "c1", Voters: voters, Logs: n.store, Stable: n.store, HasRoom: n.store.hasRoom, Snapshots: n.snaps, Transport: n.trans, Peers: simPeers{n.s}, schema: n.schemaAtBoot,
 	})
 	if err != nil {
 		n.s.t.Fatal(err)

@@ -23,6 +23,7 @@ func (n *Node) compact(ctx context.Context, mb *member) {
 	t := time.NewTicker(compactLook)
 	defer t.Stop()
 	last := time.Now()
+	var missed missedSnapshots
 	var lastEntries, lastBytes uint64 // applied when the last snapshot was taken
 	for {
 		select {
@@ -30,10 +31,14 @@ func (n *Node) compact(ctx context.Context, mb *member) {
 			return
 		case <-t.C:
 		}
+		n.noteLog(mb)
 		nowEntries, nowBytes := n.machine.entries.Load(), n.machine.bytes.Load()
 		entries, bytes := nowEntries-lastEntries, nowBytes-lastBytes
 		old := time.Since(last) >= n.cfg.SnapshotEvery
 		if entries == 0 || entries < n.cfg.SnapshotEntries && bytes < n.cfg.SnapshotBytes && !old {
+			continue
+		}
+		if !missed.again(time.Now()) {
 			continue
 		}
 		reloadable := mb.raft.ReloadableConfig()
@@ -44,10 +49,12 @@ func (n *Node) compact(ctx context.Context, mb *member) {
 		began := time.Now()
 		if err := mb.raft.Snapshot().Error(); err != nil && !errors.Is(err, raft.ErrNothingNewToSnapshot) {
 			if ctx.Err() == nil && !errors.Is(err, raft.ErrRaftShutdown) { // it was removed
-				n.log.Error("take a snapshot", "error", err)
+				n.metrics.snapshotsMissed.Inc()
+				missed.note(time.Now(), n.log, err, entries)
 			}
 			continue // and try again
 		}
+		missed = missed.over(n.log)
 		last, lastEntries, lastBytes = began, nowEntries, nowBytes
 		n.log.Debug("took a snapshot", "entries", entries, "bytes", bytes, "took", time.Since(began))
 	}

@@ -7,11 +7,12 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 )
 
-// failingSnapshots leave what Raft's own do when the disk is full.
-type failingSnapshots struct {
+// fullSnapshots leave what Raft's own do when the disk is full.
+type fullSnapshots struct {
 	raft.SnapshotStore
 	dir  string
 	full bool
@@ -19,9 +20,9 @@ type failingSnapshots struct {
 
 var errFull = errors.New("no space left")
 
-func (s *failingSnapshots) Create(v raft.SnapshotVersion, index, term uint64, c raft.Configuration, ci uint64, t raft.Transport) (raft.SnapshotSink, error) {
+func (s *fullSnapshots) Create(v raft.SnapshotVersion, index, term uint64, c raft.Configuration, ci uint64, t raft.Transport) (raft.SnapshotSink, error) {
 	if s.full {
-		return nil, errors.Join(os.MkdirAll(filepath.Join(s.dir, "9-9-9"+unfinishedSuffix), 0o700), errFull)
+		return nil, errors.Join(os.MkdirAll(filepath.Join(s.dir, "9-9-9"+unfinished), 0o700), errFull)
 	}
 	return s.SnapshotStore.Create(v, index, term, c, ci, t)
 }
@@ -34,15 +35,18 @@ func (failingSink) Cancel() error { return errFull }
 // A snapshot that was given up leaves nothing behind, and takes nothing away from one
 // that is being written.
 func TestAFailedSnapshotLeavesNothing(t *testing.T) {
-	for name, fail := range map[string]func(*tidySnapshots, *failingSnapshots, raft.SnapshotSink) error{
-		"while it begins": func(s *tidySnapshots, f *failingSnapshots, sink raft.SnapshotSink) error {
+	for name, fail := range map[string]func(*tidySnapshots, *fullSnapshots, raft.SnapshotSink) error{
+		"while it begins": func(s *tidySnapshots, f *fullSnapshots, sink raft.SnapshotSink) error {
 			f.full = true
 			_, err := s.Create(1, 7, 1, raft.Configuration{}, 1, nil)
 			sink.Cancel()
 			return err
 		},
-		"while it is closed":    func(_ *tidySnapshots, _ *failingSnapshots, sink raft.SnapshotSink) error { return sink.Close() },
-		"while it is cancelled": func(_ *tidySnapshots, _ *failingSnapshots, sink raft.SnapshotSink) error { return sink.Cancel() },
+		"while it is closed": func(_ *tidySnapshots, _ *fullSnapshots, sink raft.SnapshotSink) error { return sink.Close() },
+		"while it is cancelled": func(_ *tidySnapshots, _ *fullSnapshots, sink raft.SnapshotSink) error {
+			sink.Cancel() // tells nothing that is not known
+			return errFull
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := t.TempDir()
@@ -51,8 +55,8 @@ func TestAFailedSnapshotLeavesNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			dir := filepath.Join(path, "snapshots")
-			failing := &failingSnapshots{SnapshotStore: files, dir: dir}
-			s := newTidySnapshots(failing, dir)
+			failing := &fullSnapshots{SnapshotStore: files, dir: dir}
+			s := &tidySnapshots{SnapshotStore: failing, dir: dir, log: hclog.NewNullLogger(), open: make(map[string]bool)}
 			other, err := s.Create(1, 5, 1, raft.Configuration{}, 1, nil)
 			if err != nil {
 				t.Fatal(err)
@@ -66,7 +70,7 @@ func TestAFailedSnapshotLeavesNothing(t *testing.T) {
 			if err := fail(s, failing, sink); !errors.Is(err, errFull) {
 				t.Fatalf("got %v, want %v", err, errFull)
 			}
-			if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 || entries[0].Name() != other.ID()+unfinishedSuffix {
+			if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 || entries[0].Name() != other.ID()+unfinished {
 				t.Errorf("left are %v, %v, want %s alone", entries, err, other.ID())
 			}
 			other.Write([]byte("whole"))

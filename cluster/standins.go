@@ -18,6 +18,7 @@ type StandIns struct {
 
 	Logs      raft.LogStore // what it has stored is durable
 	Stable    raft.StableStore
+	HasRoom   func([]*raft.Log) bool // false: Logs may find the disk full; nil: it never does
 	Snapshots raft.SnapshotStore
 	Transport interface {
 		raft.Transport
@@ -38,6 +39,12 @@ func (noPeers) RoundTrip(*http.Request) (*http.Response, error) {
 	return nil, errors.New("no other node's API can be reached")
 }
 
+// standInStore is a store of both kinds made of two.
+type standInStore struct {
+	raft.LogStore
+	raft.StableStore
+}
+
 // OpenOn starts a node of a cluster on stand-ins. The caller must Close it, and then
 // the transport.
 func OpenOn(cfg Config, s StandIns) (*Node, error) {
@@ -52,18 +59,23 @@ func OpenOn(cfg Config, s StandIns) (*Node, error) {
 	if s.schema != nil {
 		n.schema = *s.schema
 	}
+	if s.HasRoom == nil {
+		s.HasRoom = func([]*raft.Log) bool { return true }
+	}
 	if s.Peers == nil {
 		s.Peers = noPeers{}
 	}
 	n.peers = &http.Client{Transport: s.Peers}
 	n.start()
-	watched := watchStore(s.Logs, s.Stable)
+	sound := &soundStore{standInStore{s.Logs, s.Stable}, n.disk}
+	watched := watchStore(sound, s.Stable)
+	watched.end = n.disk.end
 	watching, stopWatching := context.WithCancel(context.Background())
 	var watch sync.WaitGroup
 	watch.Go(func() { watched.watch(watching, cfg.DiskBound, cfg.Exit) })
 	p := &parts{
 		logs: watched, stable: watched, snaps: s.Snapshots, transport: s.Transport,
-		hasRoom: func([]*raft.Log) bool { return true },
+		hasRoom: s.HasRoom,
 		close:   func() error { stopWatching(); watch.Wait(); return nil },
 	}
 	for id, addr := range s.Voters {

@@ -98,6 +98,8 @@ func (n *Node) Ready() error {
 		return errGone
 	case mb == nil:
 		return errors.New("not a member of a cluster yet")
+	case n.disk.isFull() != nil:
+		return fmt.Errorf("no room on the disk for the log: %w", n.disk.isFull())
 	case s.LeaderURL == "":
 		return errors.New("no leader is known")
 	case s.IsLeader && n.ready.term() == 0:

@@ -27,14 +27,23 @@ type parts struct {
 	transport transport
 	hasRoom   func([]*raft.Log) bool // see overlap
 	bootstrap []raftServer           // not empty: form a cluster of these, unless there is a log already
+	retry     func() error           // of what found the disk full; nil: there is nothing
 	close     func() error
 }
 
-func (n *Node) openParts() (*parts, error) {
-	id := n.identity()
-	bolt, err := raftboltdb.New(raftboltdb.Options{
-		Path:        n.dir.file("raft.db"),
-		BoltOptions: &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType},
+// openLog opens what Raft has settled, votes included, and refuses what is not whole.
+func (n *Node) openLog() (*raftboltdb.BoltStore, error) {
+	path := n.dir.file("raft.db")
+	if err := checkPages(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, lostAdvice(err)
+	}
+	var bolt *raftboltdb.BoltStore
+	err := unpanicked(func() (err error) {
+		bolt, err = raftboltdb.New(raftboltdb.Options{
+			Path:        path,
+			BoltOptions: &bbolt.Options{Timeout: time.Second, NoFreelistSync: true, FreelistType: bbolt.FreelistMapType},
+		})
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open log store: %w", err)
@@ -42,16 +51,28 @@ func (n *Node) openParts() (*parts, error) {
 	if err := n.claimLog(bolt); err != nil {
 		return nil, errors.Join(err, bolt.Close())
 	}
+	if err := checkStored(n.dir.path, n.identity(), bolt); err != nil {
+		return nil, errors.Join(lostAdvice(err), bolt.Close())
+	}
+	return bolt, nil
+}
+
+func (n *Node) openParts() (*parts, error) {
+	id := n.identity()
+	bolt, err := n.openLog()
+	if err != nil {
+		return nil, err
+	}
 	if err := prepareBlocks(n.dir.file("raft.db")); err != nil {
 		n.log.Warn("the log's blocks are not prepared: its first writes are slower", "error", err)
 	}
 	clearAbandoned(n.dir.file("snapshots"), n.log)
-	files, err := raft.NewFileSnapshotStoreWithLogger(n.dir.path, 2, n.log.Named("snapshots"))
+	snaps, err := openSnapshots(n.dir.path, n.log.Named("snapshots"))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open snapshot store: %w", err), bolt.Close())
 	}
-	snaps := newTidySnapshots(files, n.dir.file("snapshots"))
-	settling := watchStore(&sealedLog{bolt, n.cfg.Exit}, bolt)
+	sound := &soundStore{bolt, n.disk}
+	settling := watchStore(sound, sound)
 	front, err := n.openJournal(settling, bolt)
 	if err != nil {
 		return nil, errors.Join(err, bolt.Close())
@@ -69,7 +90,8 @@ func (n *Node) openParts() (*parts, error) {
 		Logger:          n.log.Named("transport"),
 	})
 	n.wg.Go(func() { bolt.RunMetrics(n.closed, boltMetricsEvery) })
-	watched := watchStore(front, bolt)
+	watched := watchStore(front, sound)
+	watched.end = n.disk.end
 	front.moved = watched.moves
 	// The watchdog outlives everything that may wait for the disk: a node that
 	// hangs while it stops still sends heartbeats.
@@ -82,7 +104,7 @@ func (n *Node) openParts() (*parts, error) {
 	watch.Go(func() { watched.watch(watching, n.cfg.DiskBound, exit) })
 	watch.Go(func() { settling.watch(watching, n.cfg.DiskBound, exit) })
 	return &parts{
-		logs: watched, stable: watched, snaps: snaps, transport: transport, hasRoom: front.hasRoom, bootstrap: id.Bootstrap,
+		logs: watched, stable: watched, snaps: snaps, transport: transport, hasRoom: front.hasRoom, bootstrap: id.Bootstrap, retry: front.retry,
 		close: func() error {
 			err := errors.Join(transport.Close(), front.close(), bolt.Close())
 			stopWatching()
@@ -172,7 +194,7 @@ func prepareBlocks(path string) error {
 func clearAbandoned(dir string, log hclog.Logger) {
 	entries, _ := os.ReadDir(dir) // none before the first snapshot
 	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), unfinishedSuffix) {
+		if strings.HasSuffix(e.Name(), unfinished) {
 			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
 				log.Warn("remove an unfinished snapshot", "name", e.Name(), "error", err)
 			}

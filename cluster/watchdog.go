@@ -25,6 +25,9 @@ type watchedStore struct {
 	// One slot for each writer that Raft has: appends and votes come from its
 	// main goroutine, compaction from the snapshot goroutine.
 	append, compact, stable slot
+
+	cut atomic.Bool                  // the log's end was deleted, and nothing stored since
+	end func(what string, err error) // ends the process; nil: nobody does
 }
 
 // slot holds when the write in progress began, in nanoseconds after the store
@@ -52,7 +55,7 @@ func (s *watchedStore) timed(sl *slot, bytes int, write func() error) error {
 }
 
 func (s *watchedStore) StoreLog(l *raft.Log) error {
-	return s.timed(&s.append, len(l.Data), func() error { return s.LogStore.StoreLog(l) })
+	return s.stored(s.timed(&s.append, len(l.Data), func() error { return s.LogStore.StoreLog(l) }))
 }
 
 func (s *watchedStore) StoreLogs(ls []*raft.Log) error {
@@ -60,7 +63,19 @@ func (s *watchedStore) StoreLogs(ls []*raft.Log) error {
 	for _, l := range ls {
 		bytes += len(l.Data)
 	}
-	return s.timed(&s.append, bytes, func() error { return s.LogStore.StoreLogs(ls) })
+	return s.stored(s.timed(&s.append, bytes, func() error { return s.LogStore.StoreLogs(ls) }))
+}
+
+// stored ends the process if entries that were to replace others could not be
+// stored. Raft then goes on as if it had the others: it would stand for election
+// with them, and if it led, begin its own behind them, with a gap before.
+func (s *watchedStore) stored(err error) error {
+	if err == nil {
+		s.cut.Store(false)
+	} else if s.cut.Load() && s.end != nil {
+		s.end("the end of the log was deleted, and what replaces it cannot be written", err)
+	}
+	return err
 }
 
 // DeleteRange deletes step by step: from the front, or, at the end of the log, from
@@ -79,6 +94,7 @@ func (s *watchedStore) DeleteRange(first, last uint64) error {
 			return err
 		}
 		if last >= newest {
+			s.cut.Store(true)
 			last, newest = from-1, from-1
 		} else {
 			first = to + 1

@@ -103,11 +103,14 @@ func (h *host) start() error {
 func (h *host) watchExit(p *process) {
 	select {
 	case why := <-p.exited:
+		if h.up.Load() != p {
+			return // it was crashed, and what it found then is no news
+		}
 		h.w.exits.add(h.name + ": " + why)
 		if strings.Contains(why, "replica") || strings.Contains(why, "cannot be applied") {
 			h.w.wrong.add(fmt.Sprintf("P14 %s ended itself: %s", h.name, why))
 		}
-		if h.up.Load() == p && h.crash() {
+		if h.crash() {
 			time.Sleep(time.Second)
 			h.w.must(h.start())
 		}

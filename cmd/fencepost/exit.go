@@ -30,8 +30,9 @@ const exitCodesHelp = `The exit code says what became of it, so that scripts nee
   4  unknown: it may have happened. Repeat it with the --idempotency-key that the
      message tells: it is applied once, and the repetition tells the outcome
 
-A server that must not go on (a stalled disk, a log entry it cannot apply) ends
-with 70. 'fencepost lock' ends as its command does, or with 75 or 76: see its help.`
+A server that must not go on (a disk that hangs or fails, an entry that it cannot
+apply) ends with 70. 'fencepost lock' ends as its command does, or with 75 or 76:
+see its help.`
 
 func newExitCodesTopic() *cobra.Command {
 	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodesHelp}

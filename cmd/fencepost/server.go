@@ -28,8 +28,8 @@ const drainBound = 5 * time.Second
 // gcBallastBytes is about how much garbage a node lets accumulate.
 const gcBallastBytes = 64 << 20
 
-// exitBroken is the exit status of a node that must not go on: a stalled disk,
-// an entry that it cannot apply.
+// exitBroken is the exit status of a node that must not go on: a disk that
+// hangs or fails, an entry that it cannot apply.
 const exitBroken = 70
 
 func newServerCommand(env *environment) *cobra.Command {
