@@ -16,9 +16,9 @@ const (
 	CodeCancelled       Code = "cancelled"
 	CodeSlotsDiffer     Code = "slots_differ"
 	CodeQueueFull       Code = "queue_full"
-	CodeNameInUse       Code = "name_in_use"      // a healthy member has the joining node's name
-	CodeOtherCluster    Code = "other_cluster"    // a backup, unless it is forced
-	CodeRemoved         Code = "removed"          // the node that asks was a member, and is none any more
+	CodeNameInUse       Code = "name_in_use"   // a healthy member has the joining node's name
+	CodeOtherCluster    Code = "other_cluster" // a backup, unless it is forced
+	CodeRemoved         Code = "removed"       // the node that asks was a member, and is none any more
 	CodeWrongCluster    Code = "wrong_cluster"
 	CodeLosesQuorum     Code = "would_lose_quorum"
 	CodeNotEligible     Code = "not_eligible" // it cannot lead now
