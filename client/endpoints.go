@@ -66,16 +66,17 @@ func (s *endpoints) pick() *endpoint {
 }
 
 // after is the configured node whose last failure is the oldest, in turn where
-// that is equal: it has had the longest time to recover. Those to be avoided are
-// left out, unless all have been silent: then the nodes that the cluster has told of
-// are asked as well, since all that was configured may have been replaced.
+// that is equal: it has had the longest time to recover. Once all have failed since
+// they last answered, the nodes that the cluster has told of are asked as well, since
+// all that was configured may have been replaced. Those to be avoided are left out,
+// unless all have been silent.
 func (s *endpoints) after(n *endpoint, now time.Time) *endpoint {
 	from := slices.Index(s.all[:s.n], n) // -1, for one that is not configured, begins at the first
-	others := slices.ContainsFunc(s.all[:s.n], func(m *endpoint) bool { return m.penalty == 0 })
 	among := s.all[:s.n]
-	if !others {
+	if !slices.ContainsFunc(among, func(m *endpoint) bool { return m.failedAt.IsZero() }) {
 		among = s.all
 	}
+	others := slices.ContainsFunc(among, func(m *endpoint) bool { return m.penalty == 0 })
 	var best *endpoint
 	for i := 1; i <= len(among); i++ {
 		m := among[(from+i)%len(among)]

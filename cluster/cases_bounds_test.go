@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
 	"fencepost/cluster/bubble"
@@ -428,30 +426,6 @@ func TestP9_B75_NoSecondCluster(t *testing.T) {
 	id, _ = form(identity{Name: "a", ID: "a-id"}, fresh, n1)
 	if id.ClusterID != "X" || len(id.Bootstrap) > 0 {
 		t.Errorf("beside a cluster and an empty node: %+v", id)
-	}
-}
-
-// A data directory of another cluster than its snapshot does not start.
-func TestP9_B75_AnotherClustersDirectory(t *testing.T) {
-	dir, cfg := crashed(t)
-	n := started(t, cfg)
-	if err := errors.Join(n.member.Load().raft.Snapshot().Error(), n.Close()); err != nil {
-		t.Fatal(err)
-	}
-	id, err := readIdentity(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	id.ClusterID = fmt.Sprintf("%032d", 8)
-	if err := (&dataDir{path: dir}).save(id); err != nil {
-		t.Fatal(err)
-	}
-	cfg.Logger = hclog.NewNullLogger()
-	if n, err := Open(cfg); err == nil {
-		n.Close()
-		t.Error("it started")
-	} else if !strings.Contains(err.Error(), id.ClusterID) {
-		t.Error(err)
 	}
 }
 
