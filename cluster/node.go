@@ -174,8 +174,15 @@ func (n *Node) run(p *parts) error {
 			return fmt.Errorf("form cluster: %w", err)
 		}
 	}
-	r, err := raft.NewRaft(conf, n.machine, logs, store, p.snaps, told{p.transport, store.committable})
+	var at atomic.Pointer[raft.Raft]
+	voice := newOneVoice(p.transport, store.quiet(func() bool {
+		r := at.Load()
+		return r != nil && r.State() == raft.Follower
+	}))
+	r, err := raft.NewRaft(conf, n.machine, logs, store, p.snaps, told{voice, store.committable})
+	at.Store(r)
 	if err != nil {
+		voice.Close()
 		return fmt.Errorf("start raft: %w", err)
 	}
 	var of string

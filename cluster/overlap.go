@@ -3,6 +3,7 @@ package cluster
 import (
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 
 	"github.com/hashicorp/raft"
@@ -30,9 +31,10 @@ type overlap struct {
 	hasRoom func([]*raft.Log) bool // the write can fail only if the disk does
 	exit    func(why string)
 
-	term uint64 // that is stored; only Raft's main goroutine changes it, under mu
+	turn sync.Mutex // held while the term changes, and while a heartbeat is handled
 
 	mu    sync.RWMutex // guards what follows
+	term  uint64       // that is stored
 	led   uint64       // the term in which this node leads; 0: none
 	under *write       // under way, or failed; nil: none
 }
@@ -48,7 +50,8 @@ func (w *write) first() uint64 { return w.logs[0].Index }
 func (w *write) last() uint64  { return w.logs[len(w.logs)-1].Index }
 
 func newOverlap(logs raft.LogStore, stable raft.StableStore, hasRoom func([]*raft.Log) bool, exit func(string)) *overlap {
-	return &overlap{LogStore: logs, StableStore: stable, hasRoom: hasRoom, exit: exit}
+	term, _ := stable.GetUint64([]byte(currentTerm)) // 0: not yet
+	return &overlap{LogStore: logs, StableStore: stable, hasRoom: hasRoom, exit: exit, term: term}
 }
 
 // lead tells that this node leads in a term, and is ready in it. It may be called
@@ -67,7 +70,12 @@ func (o *overlap) StoreLogs(logs []*raft.Log) error {
 		return err
 	}
 	if !o.leads(logs) || !o.hasRoom(logs) {
-		return o.LogStore.StoreLogs(logs)
+		err := o.LogStore.StoreLogs(logs)
+		if err != nil && slices.ContainsFunc(logs, func(l *raft.Log) bool { return l.Type == raft.LogConfiguration }) {
+			// Raft would go on with it in memory, though it is in no log.
+			o.exit("a change of the members cannot be written: " + err.Error())
+		}
+		return err
 	}
 	w := &write{logs: make([]*raft.Log, len(logs)), done: make(chan struct{})}
 	for i, l := range logs {
@@ -141,9 +149,17 @@ func (o *overlap) committable() uint64 {
 // process is about to end, and there is nothing left to wait for.)
 func (o *overlap) SetUint64(key []byte, value uint64) error {
 	_ = o.written()
+	term := string(key) == currentTerm
+	if term && value == o.stored() {
+		return nil // nothing changes; a heartbeat may be what asks for it, in its turn
+	}
+	if term {
+		o.turn.Lock()
+		defer o.turn.Unlock()
+	}
 	o.mu.Lock()
 	o.led = 0
-	if string(key) == "CurrentTerm" { // Raft's name for it
+	if term {
 		o.term = value
 	}
 	o.mu.Unlock()
@@ -208,4 +224,28 @@ func (t told) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raft.
 		args = &bounded
 	}
 	return t.transport.AppendEntries(id, to, args, resp)
+}
+
+// stored is the term that this node is in, as its disk has it.
+func (o *overlap) stored() uint64 {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return o.term
+}
+
+// quiet runs what handles a heartbeat beside Raft's main goroutine, if that can change
+// nothing but the time of the last contact: the heartbeat is of this node's term, the
+// node follows, and its term does not change meanwhile. False: it has not been run.
+func (o *overlap) quiet(is func() bool) func(uint64, func()) bool {
+	return func(term uint64, handle func()) bool {
+		if !o.turn.TryLock() { // the term changes
+			return false
+		}
+		defer o.turn.Unlock()
+		if term != o.stored() || !is() {
+			return false
+		}
+		handle()
+		return true
+	}
 }

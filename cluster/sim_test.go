@@ -47,6 +47,7 @@ type simStore struct {
 	hang chan struct{}
 
 	failing atomic.Pointer[error] // what becomes of each write; nil: it succeeds
+	full    atomic.Bool           // no room for a configuration
 }
 
 func (s *simStore) hasRoom([]*raft.Log) bool { return s.failing.Load() == nil }
@@ -65,6 +66,11 @@ func (s *simStore) StoreLogs(ls []*raft.Log) error {
 	}
 	if err := s.failing.Load(); err != nil {
 		return *err
+	}
+	for _, l := range ls {
+		if s.full.Load() && l.Type == raft.LogConfiguration {
+			return fmt.Errorf("no space left on device")
+		}
 	}
 	return s.InmemStore.StoreLogs(ls)
 }
