@@ -20,7 +20,7 @@ cluster: build ## start three processes on the same ports (stop: scripts/cluster
 	scripts/cluster.sh start 3
 
 test: ## all tests, with the race detector (a few minutes)
-	$(GO) test -race -timeout 10m ./...
+	$(GO) test -race -timeout 20m ./...
 
 race: test ## the same: tests always run with the race detector
 

@@ -99,7 +99,7 @@ func TestP9_B79_AnyFlippedBit(t *testing.T) {
 		return bolt.Close()
 	}
 	for pattern, flips := range map[string]int{
-		"raft.db": 200, "snapshots/*/state.bin": 30, "snapshots/*/meta.json": 30, "snapshots/*/meta.sum": 10,
+		"raft.db": 80, "snapshots/*/state.bin": 30, "snapshots/*/meta.json": 30, "snapshots/*/meta.sum": 10,
 	} {
 		path := one(t, dir, pattern)
 		whole, err := os.ReadFile(path)
