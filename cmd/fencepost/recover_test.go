@@ -74,6 +74,10 @@ func TestP1_P5_RecoverFromASurvivorThatLagged(t *testing.T) {
 	lines := consoleLines(t, "../../docs/operations.md", "Recovery from one survivor")
 	c := startProcesses(t, 3)
 	lagged := c.nodes[2]
+	eventually(t, "the survivor knows all members", func() bool {
+		raw := string(c.get(lagged, "/v1/cluster?consistency=stale").raw)
+		return strings.Contains(raw, `"n1"`) && strings.Contains(raw, `"n2"`) && strings.Contains(raw, `"n3"`)
+	})
 	known := c.mustAcquire("known", time.Hour)
 	expect(t, "write", c.put("k", known, "before"), 200, "", "")
 	c.awaitKey(lagged, "k", "before")
