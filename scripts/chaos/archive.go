@@ -11,7 +11,8 @@ import (
 
 // A run that needs snapshots has one node that keeps its whole log, for the judges, and
 // others that compact theirs. That one may be stopped, but not for so long that it
-// would be sent a snapshot; and it must not lose its disk.
+// would be sent a snapshot; it must not lose its disk; and the run's log must stay below
+// 64 MiB, at which every node compacts.
 
 // compacting lets all nodes but the first compact, after so many entries, and keep some
 // behind that. They must not have been started.

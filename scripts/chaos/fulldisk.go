@@ -189,9 +189,10 @@ func (a *fullDisk) grow(ctx context.Context, c *cluster, victims []*node, said m
 	var written atomic.Int64
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		value := strings.Repeat("large", largeValue/5)
+		filling := strings.Repeat("large", largeValue/5)
 		token := uint64(0)
-		for ; ctx.Err() == nil; sleep(ctx, 20*time.Millisecond) {
+		for sent := 0; ctx.Err() == nil; sleep(ctx, 20*time.Millisecond) {
+			sent++
 			bounded, cancel := context.WithTimeout(ctx, callBound)
 			var err error
 			if token == 0 {
@@ -199,7 +200,7 @@ func (a *fullDisk) grow(ctx context.Context, c *cluster, victims []*node, said m
 				if g, err = cl.Grant(bounded, "large", client.Holder("grower"), client.TTL(maxTTL)); err == nil {
 					token = g.Token
 				}
-			} else if _, err = cl.Put(bounded, "large/k0", []byte(value), client.Write{Token: token}); errors.Is(err, client.ErrStale) {
+			} else if _, err = cl.Put(bounded, "large/k0", fmt.Appendf(nil, "%d %d %s", a.n, sent, filling), client.Write{Token: token}); errors.Is(err, client.ErrStale) {
 				token = 0
 			} else if err == nil {
 				written.Add(1)

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,7 +24,7 @@ import (
 // that sockets cannot hold what is left.
 type halfSnapshot struct {
 	r          *rand.Rand
-	laden      bool
+	written    int
 	compacting []*node // those that send snapshots
 }
 
@@ -33,8 +34,10 @@ const (
 	// ballastKeys are of as many bytes as a value may have.
 	ballastKeys  = 80
 	ballastBytes = 256 << 10
+	mostBytes    = 2 << 20 // that have come, at which the leader is killed
 	awayBound    = 90 * time.Second
-	sentBound    = 4 * time.Second // a node's own first snapshot is later
+	sentBound    = 20 * time.Second
+	atMostBehind = 100 // of what a follower has, so many entries it may not have applied
 	brokenBound  = 10 * time.Second
 	stagings     = 5
 )
@@ -49,30 +52,36 @@ func (a *halfSnapshot) prepare(_ context.Context, c *cluster) (undo func() error
 	return nil, nil
 }
 
+// writer is a client with a lease, that writes values of a size.
+func (a *halfSnapshot) writer(ctx context.Context, c *cluster) (write func(key string, size int) error, end func() error, err error) {
+	cl, err := client.New(c.endpoints(0), client.WithAttemptTimeout(5*time.Second), client.WithTransport(c.recorder.Transport("ballast", &http.Transport{DisableCompression: true})))
+	if err != nil {
+		return nil, nil, err
+	}
+	l, err := cl.Grant(ctx, "ballast", client.Holder("ballast"), client.TTL(minTTL), client.Wait(callBound))
+	if err != nil {
+		return nil, nil, errors.Join(err, cl.Close())
+	}
+	return func(key string, size int) error {
+		a.written++
+		value := bytes.Repeat(fmt.Appendf(nil, "ballast %7d\n", a.written), size/16)
+		_, err := cl.Put(ctx, "ballast/"+key, value, client.Write{Token: l.Token})
+		return err
+	}, cl.Close, nil
+}
+
 // load makes the state large.
 func (a *halfSnapshot) load(ctx context.Context, c *cluster) error {
-	if a.laden {
-		return nil
-	}
-	cl, err := client.New(c.endpoints(0), client.WithAttemptTimeout(10*time.Second), client.WithTransport(c.recorder.Transport("ballast", &http.Transport{DisableCompression: true})))
-	if err != nil {
-		return err
-	}
-	defer cl.Close()
 	ctx, cancel := context.WithTimeout(ctx, awayBound)
 	defer cancel()
-	l, err := cl.Grant(ctx, "ballast", client.Holder("ballast"), client.TTL(time.Minute))
+	write, end, err := a.writer(ctx, c)
 	if err != nil {
 		return err
 	}
-	for i := range ballastKeys {
-		value := bytes.Repeat(fmt.Appendf(nil, "ballast %7d\n", i), ballastBytes/16)
-		if _, err := cl.Put(ctx, fmt.Sprintf("ballast/k%03d", i), value, client.Write{Token: l.Token}); err != nil {
-			return err
-		}
+	for err == nil && a.written < ballastKeys {
+		err = write(fmt.Sprintf("k%03d", a.written), ballastBytes)
 	}
-	a.laden = true
-	return nil
+	return errors.Join(err, end())
 }
 
 func (a *halfSnapshot) land(ctx context.Context, c *cluster) (*landing, error) {
@@ -100,7 +109,7 @@ func (a *halfSnapshot) land(ctx context.Context, c *cluster) (*landing, error) {
 			leader.release()
 			return nil, errBusy
 		}
-		got, err := a.stage(ctx, leader, follower)
+		got, err := a.stage(ctx, c, leader, follower)
 		if err == nil {
 			return &landing{
 				at: at, what: fmt.Sprintf("%s is killed when %s has %d bytes of its snapshot", leader.name, follower.name, got),
@@ -123,40 +132,37 @@ func (a *halfSnapshot) land(ctx context.Context, c *cluster) (*landing, error) {
 // stage takes the follower away until the leader's log no longer has what it lacks,
 // lets it come back, stops it when a snapshot begins to come, and kills the leader.
 // errBusy: another led meanwhile, or all of the snapshot was on its way.
-func (a *halfSnapshot) stage(ctx context.Context, leader, follower *node) (got int64, err error) {
+func (a *halfSnapshot) stage(ctx context.Context, c *cluster, leader, follower *node) (got int64, err error) {
 	s := status(ctx, follower)
 	if s == nil {
 		return 0, errBusy
 	}
-	said := logSize(leader)
 	if err := follower.kill(); err != nil {
 		return 0, err
 	}
-	bounded, cancel := context.WithTimeout(ctx, awayBound)
-	defer cancel()
-	for compactedTo(saidSince(leader, said)) <= s.Index {
-		if now := status(ctx, leader); now != nil && now.Leader != leader.name {
-			return 0, errBusy
-		}
-		if sleep(bounded, 100*time.Millisecond) != nil {
-			return 0, fmt.Errorf("%s did not compact what %s lacks within %s", leader.name, follower.name, awayBound)
-		}
+	if err := a.forget(ctx, c, leader, s.Index+atMostBehind); err != nil {
+		return 0, err
 	}
-	said = logSize(follower)
+	said, before := logSize(follower), halves(follower)
 	if err := follower.start(); err != nil {
 		return 0, err
 	}
-	half := ""
-	// Later, an unfinished snapshot may be its own.
+	half, part := "", 1+a.r.Int64N(mostBytes)
 	for end := time.Now().Add(sentBound); half == ""; time.Sleep(time.Millisecond) {
-		if halves, _ := filepath.Glob(filepath.Join(follower.dir, "snapshots", "*.tmp", "state.bin")); len(halves) > 0 {
-			half = halves[0]
-		} else if time.Now().After(end) {
+		for _, path := range halves(follower) {
+			if info, err := os.Stat(filepath.Join(path, "state.bin")); err == nil && info.Size() >= part && !slices.Contains(before, path) {
+				half = path
+			}
+		}
+		if half == "" && time.Now().After(end) {
 			return 0, errBusy
 		}
 	}
+	if strings.Contains(saidSince(follower, said), "starting snapshot up to") {
+		return 0, errBusy // it is its own
+	}
 	err = errors.Join(follower.signal(syscall.SIGSTOP), leader.kill())
-	if info, errGone := os.Stat(half); errGone == nil {
+	if info, errGone := os.Stat(filepath.Join(half, "state.bin")); errGone == nil {
 		got = info.Size()
 	}
 	if err := errors.Join(err, follower.signal(syscall.SIGCONT)); err != nil {
@@ -172,12 +178,41 @@ func (a *halfSnapshot) stage(ctx context.Context, leader, follower *node) (got i
 	return 0, errBusy
 }
 
-// compactedTo is up to where a node says that it has removed entries.
-func compactedTo(said string) (index uint64) {
-	for _, m := range regexp.MustCompile(`compacting logs: from=\d+ to=(\d+)`).FindAllStringSubmatch(said, -1) {
+// forget writes until the log of a leader begins after an index. What has been removed
+// is what had settled when it was compacted, so that the next compaction tells.
+func (a *halfSnapshot) forget(ctx context.Context, c *cluster, leader *node, index uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, awayBound)
+	defer cancel()
+	write, end, err := a.writer(ctx, c)
+	if err != nil {
+		return err
+	}
+	said := logSize(leader)
+	for err == nil && beginsAt(saidSince(leader, said)) <= index {
+		if now := status(ctx, leader); now != nil && now.Leader != leader.name {
+			err = errBusy
+			break
+		}
+		err = write("small", 16) // takes a page of the journal, and little of the log
+	}
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%s did not remove the entries up to %d within %s", leader.name, index, awayBound)
+	}
+	return errors.Join(err, end())
+}
+
+// beginsAt is where the log of a node began when it last compacted it.
+func beginsAt(said string) (index uint64) {
+	for _, m := range regexp.MustCompile(`compacting logs: from=(\d+)`).FindAllStringSubmatch(said, -1) {
 		index, _ = strconv.ParseUint(m[1], 10, 64)
 	}
 	return index
+}
+
+// halves are the unfinished snapshots of a node.
+func halves(n *node) []string {
+	paths, _ := filepath.Glob(filepath.Join(n.dir, "snapshots", "*.tmp")) // a bad pattern is its only error
+	return paths
 }
 
 // noHalf waits until a node has no unfinished snapshot; its own may be under way.
@@ -185,12 +220,12 @@ func noHalf(ctx context.Context, n *node) error {
 	ctx, cancel := context.WithTimeout(ctx, tidyBound)
 	defer cancel()
 	for {
-		halves, err := filepath.Glob(filepath.Join(n.dir, "snapshots", "*.tmp"))
-		if err != nil || len(halves) == 0 {
-			return err
+		left := halves(n)
+		if len(left) == 0 {
+			return nil
 		}
 		if sleep(ctx, 50*time.Millisecond) != nil {
-			return fmt.Errorf("%s keeps an unfinished snapshot: %s", n.name, halves[0])
+			return fmt.Errorf("%s keeps an unfinished snapshot: %s", n.name, left[0])
 		}
 	}
 }

@@ -65,7 +65,7 @@ func table() []*nemesis {
 			make: func(r *rand.Rand) attack { return &failingDisk{r: r} },
 		},
 		{
-			id: "N14", what: "the disk of one node is full, or of two", unit: "time of some seconds", ci: 1, release: 50, batch: 6, settle: true, namespace: true,
+			id: "N14", what: "the disk of one node is full, or of two", unit: "time of some seconds", ci: 1, release: 50, batch: 2, settle: true, namespace: true,
 			make: func(r *rand.Rand) attack { return &fullDisk{r: r} },
 		},
 		{
