@@ -18,17 +18,20 @@ type holdingTime struct {
 	to    int64
 }
 
+// rounding is what a lease may lose because the cluster clock counts milliseconds.
+const rounding = int64(time.Millisecond)
+
 // holdings are those of leases with one slot.
 func holdings(ops []op) map[uint64]*holdingTime {
 	held := make(map[uint64]*holdingTime)
 	for _, o := range granted(ops) {
 		if o.Slots == 1 {
-			held[o.Token] = &holdingTime{o, o.End, o.Until}
+			held[o.Token] = &holdingTime{o, o.End, o.Until - rounding}
 		}
 	}
 	for _, o := range ops {
 		if h := held[o.Token]; h != nil && o.Kind == kindRenew && o.Result == endOK {
-			h.to = max(h.to, o.Until)
+			h.to = max(h.to, o.Until-rounding)
 		}
 	}
 	for _, o := range ops {
