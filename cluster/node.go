@@ -69,7 +69,6 @@ type Node struct {
 type member struct {
 	raft   *raft.Raft
 	log    *overlap
-	logs   raft.LogStore
 	retry  func() error // of what found the disk full; nil: Raft does it
 	notify chan bool
 	health *health
@@ -190,7 +189,7 @@ func (n *Node) run(p *parts) error {
 	if own := n.identity().ClusterID; of != "" && of != own {
 		return errors.Join(fmt.Errorf("the data directory's snapshot is of cluster %s, its node.json of %s", of, own), r.Shutdown().Error())
 	}
-	mb := &member{raft: r, log: store, logs: p.logs, retry: p.retry, notify: notify, health: watchHealth(r)}
+	mb := &member{raft: r, log: store, retry: p.retry, notify: notify, health: watchHealth(r)}
 	mb.close = func() error { return errors.Join(store.written(), p.close()) }
 	n.member.Store(mb)
 	n.wg.Go(func() { n.followLeadership(n.closed, mb) })

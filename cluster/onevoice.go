@@ -55,3 +55,27 @@ func (v oneVoice) Close() error {
 	v.once.Do(func() { close(v.closed) })
 	return v.transport.Close()
 }
+
+// stored is the term that this node is in, as its disk has it.
+func (o *overlap) stored() uint64 {
+	o.mu.RLock()
+	defer o.mu.RUnlock()
+	return o.term
+}
+
+// quiet runs what handles a heartbeat beside Raft's main goroutine, if that can change
+// nothing but the time of the last contact: the heartbeat is of this node's term, the
+// node follows, and its term does not change meanwhile. False: it has not been run.
+func (o *overlap) quiet(is func() bool) func(uint64, func()) bool {
+	return func(term uint64, handle func()) bool {
+		if !o.turn.TryLock() { // the term changes
+			return false
+		}
+		defer o.turn.Unlock()
+		if term != o.stored() || !is() {
+			return false
+		}
+		handle()
+		return true
+	}
+}

@@ -31,7 +31,7 @@ type overlap struct {
 	hasRoom func([]*raft.Log) bool // the write can fail only if the disk does
 	exit    func(why string)
 
-	turn sync.Mutex // held while the term changes, and while a heartbeat is handled
+	turn sync.Mutex // held while the term changes, and while a heartbeat is handled (see oneVoice)
 
 	mu    sync.RWMutex // guards what follows
 	term  uint64       // that is stored
@@ -144,14 +144,15 @@ func (o *overlap) committable() uint64 {
 	return o.under.first() - 1
 }
 
-// SetUint64 is called by Raft's main goroutine, and begins a term or votes in one:
-// only once this node's log is what Raft takes it for. (After a failed write the
-// process is about to end, and there is nothing left to wait for.)
+// SetUint64 begins a term or votes in one: only once this node's log is what Raft takes
+// it for. (After a failed write the process is about to end, and there is nothing left
+// to wait for.) Raft's main goroutine calls it, and with the term that is stored
+// already a heartbeat may.
 func (o *overlap) SetUint64(key []byte, value uint64) error {
 	_ = o.written()
 	term := string(key) == currentTerm
 	if term && value == o.stored() {
-		return nil // nothing changes; a heartbeat may be what asks for it, in its turn
+		return nil
 	}
 	if term {
 		o.turn.Lock()
@@ -224,28 +225,4 @@ func (t told) AppendEntries(id raft.ServerID, to raft.ServerAddress, args *raft.
 		args = &bounded
 	}
 	return t.transport.AppendEntries(id, to, args, resp)
-}
-
-// stored is the term that this node is in, as its disk has it.
-func (o *overlap) stored() uint64 {
-	o.mu.RLock()
-	defer o.mu.RUnlock()
-	return o.term
-}
-
-// quiet runs what handles a heartbeat beside Raft's main goroutine, if that can change
-// nothing but the time of the last contact: the heartbeat is of this node's term, the
-// node follows, and its term does not change meanwhile. False: it has not been run.
-func (o *overlap) quiet(is func() bool) func(uint64, func()) bool {
-	return func(term uint64, handle func()) bool {
-		if !o.turn.TryLock() { // the term changes
-			return false
-		}
-		defer o.turn.Unlock()
-		if term != o.stored() || !is() {
-			return false
-		}
-		handle()
-		return true
-	}
 }

@@ -47,8 +47,8 @@ func (m *missedSnapshots) over(log hclog.Logger) missedSnapshots {
 
 // noteLog measures the log.
 func (n *Node) noteLog(mb *member) {
-	first, err := mb.logs.FirstIndex()
-	last, err2 := mb.logs.LastIndex()
+	first, err := mb.log.FirstIndex()
+	last, err2 := mb.log.LastIndex()
 	if err == nil && err2 == nil && first > 0 {
 		n.metrics.logEntries.Set(float64(last - first + 1))
 	}

@@ -35,7 +35,9 @@ func openSnapshots(dataDir string, log hclog.Logger) (*tidySnapshots, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &tidySnapshots{SnapshotStore: s, dir: filepath.Join(dataDir, "snapshots"), log: log, open: make(map[string]bool)}, nil
+	t := &tidySnapshots{SnapshotStore: s, dir: filepath.Join(dataDir, "snapshots"), log: log, open: make(map[string]bool)}
+	t.clear() // what a crash left
+	return t, nil
 }
 
 func (s *tidySnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, cIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {

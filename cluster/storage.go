@@ -5,12 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
@@ -66,7 +63,6 @@ func (n *Node) openParts() (*parts, error) {
 	if err := prepareBlocks(n.dir.file("raft.db")); err != nil {
 		n.log.Warn("the log's blocks are not prepared: its first writes are slower", "error", err)
 	}
-	clearAbandoned(n.dir.file("snapshots"), n.log)
 	snaps, err := openSnapshots(n.dir.path, n.log.Named("snapshots"))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open snapshot store: %w", err), bolt.Close())
@@ -187,19 +183,6 @@ func prepareBlocks(path string) error {
 		}
 	}
 	return f.Sync()
-}
-
-// clearAbandoned removes what snapshots left that were not finished, before a
-// crash or on a full disk; Raft itself never does.
-func clearAbandoned(dir string, log hclog.Logger) {
-	entries, _ := os.ReadDir(dir) // none before the first snapshot
-	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), unfinished) {
-			if err := os.RemoveAll(filepath.Join(dir, e.Name())); err != nil {
-				log.Warn("remove an unfinished snapshot", "name", e.Name(), "error", err)
-			}
-		}
-	}
 }
 
 func (n *Node) raftConfig(notify chan bool) *raft.Config {
