@@ -30,6 +30,7 @@ func newBenchCommand(env *environment) *cobra.Command {
 	clients := []int{1, 16, 64, 256}
 	var duration time.Duration
 	works := benchWorkNames()
+	var stopped int
 	c := &cobra.Command{
 		Use:   "bench",
 		Short: "Put load on a cluster, and print a table",
@@ -43,6 +44,7 @@ warm-up and not counted. It leaves keys and ended leases under bench/ behind.
   renew            one lease renewed
   write            256 bytes written under a token
   read             a linearizable read of 256 bytes
+  watch            such a write, until the client's own stream of events tells of it
   hand-off         a lease released to one who waits for it; its times are from
                    the release to the next holder's answer
   expiry           a lease that is left to run out; its times are how late that
@@ -62,16 +64,20 @@ warm-up and not counted. It leaves keys and ended leases under bench/ behind.
 					return usageError(fmt.Errorf("--works: %q is none of %v", w, benchWorkNames()))
 				}
 			}
-			return runBench(cmd.Context(), env, works, clients, duration)
+			if stopped < 0 || stopped > 4096 {
+				return usageError(fmt.Errorf("--stopped-readers must be 0 to 4096, not %d", stopped))
+			}
+			return runBench(cmd.Context(), env, works, clients, duration, stopped)
 		},
 	}
 	c.Flags().IntSliceVar(&clients, "clients", clients, "numbers of clients to run with")
 	c.Flags().DurationVar(&duration, "duration", 3*time.Second, "of each cell")
 	c.Flags().StringSliceVar(&works, "works", works, "which work to do")
+	c.Flags().IntVar(&stopped, "stopped-readers", 0, "streams of all events that are opened before each cell, and never read")
 	return c
 }
 
-func runBench(ctx context.Context, env *environment, works []string, clients []int, duration time.Duration) error {
+func runBench(ctx context.Context, env *environment, works []string, clients []int, duration time.Duration, stopped int) error {
 	leader, err := leaderURL(ctx, env)
 	if err != nil {
 		return err
@@ -81,10 +87,16 @@ func runBench(ctx context.Context, env *environment, works []string, clients []i
 	cells := []benchCell{}
 	for _, work := range works {
 		for _, n := range clients {
-			cell := measure(ctx, benchSetup{
+			setup := benchSetup{
 				base: leader, bearer: env.authToken, work: work, clients: n, duration: duration,
 				names: run + "/" + work + "/" + strconv.Itoa(n),
-			})
+			}
+			end, err := stopReaders(ctx, setup, stopped)
+			if err != nil {
+				return err
+			}
+			cell := measure(ctx, setup)
+			end()
 			if ctx.Err() != nil {
 				return fmt.Errorf("bench: %w", ctx.Err())
 			}

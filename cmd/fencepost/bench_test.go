@@ -23,6 +23,8 @@ type benchNode struct {
 	acquired map[string]time.Time
 	early    time.Duration // leases end by so much before their time
 	faults   atomic.Int64
+	streams  atomic.Int64
+	written  sync.Map // key: the channel of its stream
 	refuse   bool
 	address  string
 }
@@ -75,6 +77,24 @@ func (n *benchNode) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != benchValueBytes || r.Header.Get("Fencing-Token") == "" {
 			fault("a write of %d bytes under %q", r.ContentLength, r.Header.Get("Fencing-Token"))
 		}
+		index := fmt.Sprint(n.tokens.Add(1))
+		w.Header().Set("Fencepost-Index", index)
+		if c, ok := n.written.Load(strings.TrimPrefix(path, "/v1/kv/")); ok {
+			c.(chan string) <- index
+		}
+	case path == "/v1/watch":
+		n.streams.Add(1)
+		w.WriteHeader(http.StatusOK)
+		c := make(chan string, 1)
+		n.written.Store(r.URL.Query().Get("prefix"), c)
+		for rc := http.NewResponseController(w); rc.Flush() == nil; {
+			select {
+			case index := <-c:
+				fmt.Fprintf(w, "id: %s\nevent: put\n\n", index)
+			case <-r.Context().Done():
+				return
+			}
+		}
 	case r.Method != http.MethodGet:
 		fault("%s %s", r.Method, path)
 	}
@@ -116,6 +136,25 @@ func TestBench(t *testing.T) {
 	code, stdout, _ = command(t, "", "bench", "--endpoints", url, "--duration", "600ms", "--clients", "1", "--works", "read")
 	if code != 0 || !strings.Contains(stdout, "OPS/S") || !strings.Contains(stdout, "read") {
 		t.Errorf("exit %d: %s", code, stdout)
+	}
+}
+
+// Each write is counted once the client's own stream has told of it, and readers
+// that do not read are there beside it.
+func TestBenchWatchBesideStoppedReaders(t *testing.T) {
+	n := new(benchNode)
+	url := startBenchNode(t, n)
+	code, stdout, stderr := command(t, "", "bench", "--endpoints", url, "--duration", "600ms", "--clients", "3", "-o", "json",
+		"--works", workWatch, "--stopped-readers", "4")
+	var got struct{ Results []benchCell }
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != 0 || len(got.Results) != 1 {
+		t.Fatalf("exit %d: %s %s", code, stdout, stderr)
+	}
+	if c := got.Results[0]; c.Ops == 0 || c.Errors != 0 || n.faults.Load() != 0 {
+		t.Errorf("%+v, %d wrong requests", c, n.faults.Load())
+	}
+	if got := n.streams.Load(); got != 3+4 {
+		t.Errorf("%d streams, want those of 3 clients and 4 stopped readers", got)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -17,13 +18,11 @@ const (
 	benchTTLMS      = 600_000 // no lease ends while it is measured
 	warmUpShare     = 5       // one part of so many is warm-up
 	benchCallBound  = 10 * time.Second
-	// benchBackOff keeps a client whose calls fail at once from eating the CPU
-	// that it is there to measure.
-	benchBackOff = 20 * time.Millisecond
+	benchBackOff    = 20 * time.Millisecond
 )
 
 func benchWorkNames() []string {
-	return []string{"acquire-release", "renew", "write", "read", workHandOff, workExpiry}
+	return []string{"acquire-release", "renew", "write", "read", workWatch, workHandOff, workExpiry}
 }
 
 // benchClient has one keep-alive connection. It is made to be lean, since it
@@ -41,6 +40,9 @@ type benchClient struct {
 	again    *benchRequest // the request of all works but acquire-release
 	partner  *benchClient  // of a hand-off: who gets the lease
 	measured time.Duration // by the last expiry or hand-off
+	index    string        // Fencepost-Index of the last answer
+	events   *bufio.Reader // of a watch
+	endWatch func()
 	scratch  bytes.Buffer
 	releases []byte
 }
@@ -66,6 +68,9 @@ func (c *benchClient) close() {
 	c.http.CloseIdleConnections()
 	if c.partner != nil {
 		c.partner.close()
+	}
+	if c.endWatch != nil {
+		c.endWatch()
 	}
 }
 
@@ -117,6 +122,9 @@ func (c *benchClient) prepare(ctx context.Context) error {
 		c.again, err = c.request(ctx, "POST", lease+"/renew", fmt.Appendf(nil, `{"token":%s}`, c.token))
 	case "write":
 		c.again = write
+	case workWatch:
+		c.again = write
+		err = c.prepareWatch(ctx)
 	case "read":
 		write.http = write.http.WithContext(bounded)
 		if err := c.send(write); err != nil {
@@ -154,17 +162,23 @@ func (c *benchClient) loop(ctx context.Context, begin time.Time, duration time.D
 			return // it was not answered within the time that is counted
 		case err != nil:
 			t.fail(err)
-			pause := time.NewTimer(benchBackOff)
-			select {
-			case <-pause.C:
-			case <-ctx.Done():
-			}
-			pause.Stop()
+			pauseAfterFailure(ctx)
 			now = time.Now()
 		case start.After(count):
 			t.micros = append(t.micros, uint32(min(took.Microseconds(), 1<<32-1)))
 		}
 		start = now
+	}
+}
+
+// pauseAfterFailure keeps a client whose calls fail at once from eating the CPU
+// that it is there to measure.
+func pauseAfterFailure(ctx context.Context) {
+	pause := time.NewTimer(benchBackOff)
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-ctx.Done():
 	}
 }
 
@@ -174,6 +188,8 @@ func (c *benchClient) operation() error {
 		return c.expire()
 	case workHandOff:
 		return c.handOff()
+	case workWatch:
+		return c.writeAndSee()
 	}
 	if c.again != nil {
 		return c.send(c.again)
@@ -229,6 +245,7 @@ func (c *benchClient) send(r *benchRequest) error {
 		return err
 	}
 	defer resp.Body.Close()
+	c.index = resp.Header.Get("Fencepost-Index")
 	c.scratch.Reset()
 	if _, err := c.scratch.ReadFrom(resp.Body); err != nil {
 		return err
