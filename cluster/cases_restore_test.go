@@ -110,6 +110,43 @@ func TestP5_B44_AnotherClustersBackup(t *testing.T) {
 	})
 }
 
+// A restore is remembered as any mutation is: also when another came after it, and
+// also where it would be refused if it were new; for as long, and no longer.
+func TestP11_RepeatedRestores(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim) {
+		l := s.leader()
+		l.mustWrite(l.mustAcquire("a", time.Hour).Token, "k", "one", 3)
+		one := l.backedUp()
+		l.mustWrite(l.mustAcquire("b", time.Hour).Token, "k", "two", 3)
+		two := l.backedUp()
+		first, second := l.mustRestore(one, restoreUnder("first", 1)), l.mustRestore(two, restoreUnder("second", 2))
+		served := l.contents()
+		l.crash()
+		s.leader(l)
+		l.restart()
+		l = s.ready(10 * time.Second)
+		l.cfg.MaxRequests = 1 // a new one would be refused
+		if again := l.mustRestore(one, restoreUnder("first", 1)); again.Index != first.Index {
+			t.Errorf("the first at %d, repeated at %d", first.Index, again.Index)
+		}
+		if again := l.mustRestore(two, restoreUnder("second", 2)); again.Index != second.Index {
+			t.Errorf("the second at %d, repeated at %d", second.Index, again.Index)
+		}
+		if _, err := l.restore(t.Context(), one, restoreUnder("first", 3)); !errors.Is(err, ErrKeyReused) {
+			t.Errorf("another restore under that key: %v", err)
+		}
+		if l.contents() != served {
+			t.Error("a repetition restored once more")
+		}
+		l.cfg.MaxRequests = 1 << 20
+		time.Sleep(2 * fsm.KeepRequestMS * time.Millisecond)
+		l = s.leader()
+		if later := l.mustRestore(one, restoreUnder("first", 1)); later.Index <= second.Index {
+			t.Errorf("at %d, which is not after %d: the key never lapses", later.Index, second.Index)
+		}
+	})
+}
+
 // Two restores at a time are one too many.
 func TestRestoresAreOneAtATime(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim) {
@@ -146,6 +183,22 @@ func TestP9_B43_UploadsLeaveRoomForTheLog(t *testing.T) {
 	}
 	if _, err := newSpool(dir, 1<<40, bytes.NewReader(make([]byte, 5*spoolStep)), free); !errors.Is(err, ErrDiskFull) {
 		t.Errorf("got %v", err)
+	}
+	// What was spooled must fit into the log and a snapshot as well.
+	var whole bytes.Buffer
+	st := fsm.New()
+	if _, err := st.Snapshot().WriteBackup(&whole, "c", 0); err != nil {
+		t.Fatal(err)
+	}
+	left = spoolReserve + 3*spoolStep
+	if s, err := newSpool(dir, 1<<40, bytes.NewReader(whole.Bytes()), free); err != nil {
+		t.Errorf("with room: %v", err)
+	} else if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	left = spoolReserve + 2*spoolStep
+	if _, err := newSpool(dir, 1<<40, bytes.NewReader(whole.Bytes()), free); !errors.Is(err, ErrDiskFull) {
+		t.Errorf("with room for the upload alone: %v", err)
 	}
 	if kept, err := os.ReadDir(dir); err != nil || len(kept) > 0 {
 		t.Errorf("left behind: %v %v", kept, err)

@@ -27,7 +27,7 @@ const (
 var (
 	ErrRestoreRunning = errors.New("another restore is under way")
 	ErrForeignBackup  = errors.New("the backup is another cluster's")
-	ErrKeyReused      = errors.New("the Idempotency-Key belongs to the restore of another backup")
+	ErrKeyReused      = errors.New("the Idempotency-Key belongs to the restore of another backup, or above another token")
 	// ErrBrokenOff is joined to ErrNoLeader or ErrOverloaded: chunks went into the
 	// log, and nobody will see them.
 	ErrBrokenOff = errors.New("the restore broke off before anything was replaced")
@@ -35,9 +35,9 @@ var (
 
 // RestoreOptions say how to restore.
 type RestoreOptions struct {
-	Force bool   // also another cluster's backup
-	Above uint64 // no token afterwards is at or below it
-	Key   string // Idempotency-Key; "": none. Of restores the newest is remembered.
+	Force   bool           // also another cluster's backup
+	Above   uint64         // no token afterwards is at or below it
+	Request *fsmpb.Request // remembered as those of other mutations are (P11); nil: it is not
 }
 
 // Restored is what a restore did.
@@ -74,7 +74,7 @@ func (n *Node) Restore(ctx context.Context, s *Spool, o RestoreOptions) (Restore
 	}
 	c := &fsmpb.RestoreCommit{
 		Id: id, Keys: h.Keys, Checksum: s.Backup.Checksum, BackupIndex: h.Index,
-		SinceMs: fsm.SinceJumpEpochMS(n.wall().UnixMilli()), Above: o.Above, RequestKey: o.Key,
+		SinceMs: fsm.SinceJumpEpochMS(n.wall().UnixMilli()), Above: o.Above, Request: o.Request,
 	}
 	n.machine.view(func(s *fsm.State) { c.Base = s.Base() })
 	r, err := n.propose(ctx, time.Now(), &fsmpb.Command{Op: &fsmpb.Command_RestoreCommit{RestoreCommit: c}})
@@ -93,32 +93,36 @@ func (n *Node) Restore(ctx context.Context, s *Spool, o RestoreOptions) (Restore
 	return done, nil
 }
 
-// mayRestore says why not; it sets the index if it was done before.
+// mayRestore says why not. It sets the index if it was done before, under the same
+// key.
 func (n *Node) mayRestore(ctx context.Context, s *Spool, o *RestoreOptions, done *Restored) error {
 	mb := n.member.Load()
 	if mb == nil || n.reading.Load() == nil || n.ready.term() == 0 {
 		return ErrNoLeader
 	}
 	h := s.Backup.Header
+	var decided *fsmpb.Outcome
+	var counts fsm.Counts
+	var tooFar error
+	n.machine.view(func(st *fsm.State) {
+		decided, counts = st.Decided("", o.Request), st.Counts()
+		jump := fsm.Jump{SinceMS: fsm.SinceJumpEpochMS(n.wall().UnixMilli()), BackupIndex: h.Index, Above: o.Above}
+		_, tooFar = jump.To(st.Index())
+	})
+	if decided != nil { // it comes first: what a repetition lacks does not undo the restore
+		done.Index = decided.Index
+		return commitError(decided)
+	}
 	if h.ClusterId != n.identity().ClusterID && !o.Force {
 		return fmt.Errorf("%w, %s, and this is %s", ErrForeignBackup, h.ClusterId, n.identity().ClusterID)
 	}
 	if h.DataBytes > n.cfg.MaxDataBytes {
 		return &QuotaError{"keys", n.cfg.MaxDataBytes}
 	}
-	var err error
-	n.machine.view(func(st *fsm.State) {
-		if was, same := st.RestoredBy(o.Key, s.Backup.Checksum); same {
-			done.Index = st.RestoreFloor()
-			return
-		} else if was {
-			err = ErrKeyReused
-			return
-		}
-		jump := fsm.Jump{SinceMS: fsm.SinceJumpEpochMS(n.wall().UnixMilli()), BackupIndex: h.Index, Above: o.Above}
-		_, err = jump.To(st.Index())
-	})
-	return err
+	if o.Request != nil && counts.Requests >= n.cfg.MaxRequests {
+		return &QuotaError{"requests", uint64(n.cfg.MaxRequests)}
+	}
+	return tooFar
 }
 
 // stage brings the keys of a backup into the state, beside those that are served.

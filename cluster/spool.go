@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -58,9 +59,9 @@ func newSpool(dir string, limit int64, upload io.Reader, free func(dir string) (
 		return nil, fmt.Errorf("spool the backup: %w", err)
 	}
 	s := &Spool{file: f}
-	room := func() bool {
+	room := func(bytes int64) bool {
 		n, known := free(filepath.Dir(f.Name()))
-		return !known || n >= spoolReserve+spoolStep
+		return !known || n >= spoolReserve+uint64(bytes)
 	}
 	if err := s.fill(upload, limit, room); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -68,14 +69,18 @@ func newSpool(dir string, limit int64, upload io.Reader, free func(dir string) (
 	if s.Backup, err = s.read(nil); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
+	// Its entries go into the log, and with the spool gone, into a snapshot.
+	if size, err := f.Seek(0, io.SeekEnd); err != nil || !room(max(size, spoolStep)) {
+		return nil, errors.Join(cmp.Or(err, ErrDiskFull), s.Close())
+	}
 	return s, nil
 }
 
 // fill goes to the disk step by step: a whole backup that is written back at once
 // would hold up the log beside it, and a log that has no room left ends the node.
-func (s *Spool) fill(upload io.Reader, limit int64, room func() bool) error {
+func (s *Spool) fill(upload io.Reader, limit int64, room func(bytes int64) bool) error {
 	for size := int64(0); ; {
-		if !room() {
+		if !room(spoolStep) {
 			return ErrDiskFull
 		}
 		n, err := io.CopyN(s.file, upload, spoolStep)

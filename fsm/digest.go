@@ -10,7 +10,7 @@ import (
 
 // DigestVersion changes with the way digests are made: nodes compare only
 // digests of one version (P14).
-const DigestVersion = 3
+const DigestVersion = 4
 
 // Digest is a number that two replicas share if they have applied the same
 // entries to the same effect. It is the sum of a hash of each record, kept up
@@ -21,8 +21,7 @@ func (s *State) Digest() uint64 {
 	b.u64(s.sum+s.keySum, s.base, s.index, s.clockMS, s.floor, s.lastToken)
 	b.str(s.clusterID)
 	if s.restored != 0 { // a state that never jumped has the digest it always had
-		b.u64(s.restored, s.by.checksum)
-		b.str(s.by.key)
+		b.u64(s.restored)
 	}
 	if g := s.staging; g != nil {
 		b.str("staging", g.id)

@@ -76,7 +76,7 @@ func fullRecords() []*fsmpb.Record {
 	}
 	return []*fsmpb.Record{
 		{Record: &fsmpb.Record_Header{Header: &fsmpb.Header{
-			Version: snapshotVersion, ClusterId: "c", Index: 1000, Base: 100, ClockMs: 50, Floor: 1, LastToken: 900, RestoreFloor: 1, RestoreKey: "k", RestoreChecksum: 2,
+			Version: snapshotVersion, ClusterId: "c", Index: 1000, Base: 100, ClockMs: 50, Floor: 1, LastToken: 900, RestoreFloor: 1,
 		}}},
 		{Record: &fsmpb.Record_Node{Node: &fsmpb.Node{
 			Name: "n", Id: "i", RaftAddr: "r", HttpAddr: "h", Voter: true, Version: "v", Understands: 1,

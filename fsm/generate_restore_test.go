@@ -73,8 +73,9 @@ func (r *restorer) next(t *rapid.T, g *generator) *fsmpb.Command {
 	}
 	c := &fsmpb.RestoreCommit{
 		Id: r.name(t), Keys: of.Header.Keys, Checksum: of.Checksum, Base: r.base, BackupIndex: of.Header.Index,
-		SinceMs: g.nowMS, RequestKey: pick(t, "restore key", "", "", "r1", "r2"),
+		SinceMs: g.nowMS,
 	}
+	c.Request = g.request(t, "restore", &fsmpb.RestoreCommit{Checksum: of.Checksum})
 	switch rapid.IntRange(0, 12).Draw(t, "wrong") {
 	case 0:
 		c.Keys++

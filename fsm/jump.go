@@ -16,6 +16,9 @@ const (
 	jumpPerSecond = 1 << 22 // far more than any cluster commits
 	// maxJump leaves room for as many indexes again.
 	maxJump = MaxToken - jumpAtLeast
+	// maxAbove leaves room for a million restores more: a number that was mistyped
+	// must not be the last one.
+	maxAbove = 1 << 52
 )
 
 // ErrJumpTooFar is of a jump that would leave no room below MaxToken. Nothing
@@ -45,6 +48,9 @@ func SinceJumpEpochMS(unixMS int64) uint64 { return uint64(max(0, unixMS-JumpEpo
 func (j Jump) To(index uint64) (uint64, error) {
 	if j.SinceMS > MaxToken/jumpPerSecond*1000 || index > maxJump || j.BackupIndex > maxJump {
 		return 0, fmt.Errorf("%w: from index %d, over the backup's %d, %d ms after 2020", ErrJumpTooFar, index, j.BackupIndex, j.SinceMS)
+	}
+	if j.Above > maxAbove {
+		return 0, fmt.Errorf("%w: above %d, the greatest is %d", ErrJumpTooFar, j.Above, uint64(maxAbove))
 	}
 	to := max(max(index, j.BackupIndex)+jumpAtLeast, j.SinceMS*jumpPerSecond/1000, j.Above)
 	if to > maxJump {

@@ -31,22 +31,32 @@ func remembered(r *fsmpb.Request) bool { return r != nil && r.Key != "" }
 // returns nil if the request is new, and key_reused if it is another request
 // under a key that was used. Otherwise the attempt is counted.
 func (s *State) repeated(principal string, id *fsmpb.Request) (o *fsmpb.Outcome, attempt uint64) {
-	if !remembered(id) {
-		return nil, 0
+	if o = s.Decided(principal, id); o == nil || o.Code == fsmpb.Code_CODE_KEY_REUSED {
+		return o, 0
 	}
 	key := requestKey(principal, id)
-	r, ok := s.requests.Get(key)
-	if !ok {
-		return nil, 0
-	}
-	// Cancelled before it came, it has no digest yet, and needs none.
-	if !bytes.Equal(r.id.Digest, id.Digest) && len(r.id.Digest) > 0 {
-		return &fsmpb.Outcome{Code: fsmpb.Code_CODE_KEY_REUSED}, 0
-	}
+	r, _ := s.requests.Get(key)
 	again := *r
 	again.attempt++
 	s.setRequest(key, &again)
-	return r.outcome, again.attempt
+	return o, again.attempt
+}
+
+// Decided is the remembered outcome of this request; nil if it is new, key_reused if
+// it is another request under a key that was used.
+func (s *State) Decided(principal string, id *fsmpb.Request) *fsmpb.Outcome {
+	if !remembered(id) {
+		return nil
+	}
+	r, ok := s.requests.Get(requestKey(principal, id))
+	if !ok {
+		return nil
+	}
+	// Cancelled before it came, it has no digest yet, and needs none.
+	if !bytes.Equal(r.id.Digest, id.Digest) && len(r.id.Digest) > 0 {
+		return &fsmpb.Outcome{Code: fsmpb.Code_CODE_KEY_REUSED}
+	}
+	return r.outcome
 }
 
 // remember keeps the outcome of a request. live: it granted a lease or a place

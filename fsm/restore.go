@@ -23,13 +23,6 @@ type staging struct {
 	dataBytes  uint64
 }
 
-// restoredBy is what the newest restore is known by, so that its repetition is
-// not another one (P11).
-type restoredBy struct {
-	key      string // Idempotency-Key; "": it had none
-	checksum uint64
-}
-
 func newStaging(id string, backupIndex, ttlMS, deadlineMS uint64) *staging {
 	return &staging{
 		id: id, backupIndex: backupIndex, ttlMS: ttlMS, deadlineMS: deadlineMS,
@@ -123,11 +116,8 @@ func badBackupKey(r *fsmpb.KeyRecord, last string, index uint64) string {
 // staged keys are served, and everything from before is over. Everything that it
 // names must be so, or nothing changes.
 func (s *State) restoreCommit(c *fsmpb.RestoreCommit) *fsmpb.Outcome {
-	if c.RequestKey != "" && c.RequestKey == s.by.key {
-		if c.Checksum != s.by.checksum {
-			return &fsmpb.Outcome{Code: fsmpb.Code_CODE_KEY_REUSED}
-		}
-		return &fsmpb.Outcome{Index: s.restored}
+	if o, _ := s.repeated("", c.Request); o != nil {
+		return o
 	}
 	g := s.staged(c.Id)
 	switch {
@@ -146,21 +136,16 @@ func (s *State) restoreCommit(c *fsmpb.RestoreCommit) *fsmpb.Outcome {
 		return invalid("above")
 	}
 	s.keys, s.tombstones, s.keySum, s.dataBytes = g.keys, g.tombstones, g.sum, g.dataBytes
-	s.by, s.staging = restoredBy{c.RequestKey, c.Checksum}, nil
+	s.staging = nil
 	s.event(Event{Kind: EventRestored})
-	return &fsmpb.Outcome{}
+	o := &fsmpb.Outcome{}
+	s.remember("", c.Request, o, false)
+	return o
 }
 
 // JumpOf is the jump that the entry makes, if it restores.
 func JumpOf(c *fsmpb.RestoreCommit) Jump {
 	return Jump{SinceMS: c.SinceMs, BackupIndex: c.BackupIndex, Above: c.Above}
-}
-
-// RestoredBy says whether the newest restore was asked for under this
-// Idempotency-Key, and if so, whether it was of keys with that checksum.
-func (s *State) RestoredBy(key string, checksum uint64) (was, same bool) {
-	was = key != "" && key == s.by.key
-	return was, was && checksum == s.by.checksum
 }
 
 // Staged says how many keys are staged, and whether a backup is being restored.

@@ -88,7 +88,7 @@ func TestP5_RestoreIsOneEntry(t *testing.T) {
 		t.Fatalf("something is seen before the commit:\n%s\nwas\n%s", contents(s), served)
 	}
 	c := commitOf("a", b, 0)
-	c.GetRestoreCommit().RequestKey = "k"
+	c.GetRestoreCommit().Request = &fsmpb.Request{Key: "k", Path: "restore", Digest: []byte("d")}
 	events := applyEvents(t, s, 50, proto.CloneOf(c))
 	if len(events) != 1 || events[0].Kind != EventRestored || events[0].Index != s.Index() || s.Index() < 1<<32 || s.Floor() != s.Index() {
 		t.Fatalf("after the commit: index %d, floor %d, events %s", s.Index(), s.Floor(), eventsText(events))
@@ -103,7 +103,7 @@ func TestP5_RestoreIsOneEntry(t *testing.T) {
 	if o := mustApply(t, s, 50, proto.CloneOf(c)); o.Code != done || o.Index != at || s.RestoreFloor() != at {
 		t.Errorf("P11: repeated under its key: %v, floor %d", o, s.RestoreFloor())
 	}
-	c.GetRestoreCommit().Checksum++
+	c.GetRestoreCommit().Request.Digest = []byte("e")
 	isCode(t, "its key with another backup", mustApply(t, s, 50, c), fsmpb.Code_CODE_KEY_REUSED)
 }
 

@@ -196,7 +196,7 @@ func (r *scriptRun) restoring(l *scriptLine) *fsmpb.Command {
 	case "restore-commit":
 		return &fsmpb.Command{Op: &fsmpb.Command_RestoreCommit{RestoreCommit: &fsmpb.RestoreCommit{
 			Id: l.name, Keys: h.Keys, Checksum: r.backup.Checksum, Base: r.s.Base(), BackupIndex: h.Index,
-			SinceMs: l.ms("since"), Above: l.num("above"), RequestKey: l.arg("key"),
+			SinceMs: l.ms("since"), Above: l.num("above"), Request: l.request(nil),
 		}}}
 	}
 	return nil

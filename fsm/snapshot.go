@@ -405,7 +405,6 @@ func (s *State) loadHeader(h *fsmpb.Header) error {
 	}
 	s.clusterID, s.index, s.base = h.ClusterId, h.Index, h.Base
 	s.clockMS, s.floor, s.lastToken, s.restored = h.ClockMs, h.Floor, h.LastToken, h.RestoreFloor
-	s.by = restoredBy{h.RestoreKey, h.RestoreChecksum}
 	if t := h.Totals; t != nil {
 		s.totals = Totals{
 			Grants: t.Grants, Renewals: t.Renewals, Expirations: t.Expirations, Releases: t.Releases,
@@ -421,7 +420,6 @@ func (s *State) header() *fsmpb.Header {
 	return &fsmpb.Header{
 		Version: snapshotVersion, ClusterId: s.clusterID, Index: s.index, Base: s.base,
 		ClockMs: s.clockMS, Floor: s.floor, LastToken: s.lastToken, RestoreFloor: s.restored,
-		RestoreKey: s.by.key, RestoreChecksum: s.by.checksum,
 		Totals: &fsmpb.Totals{
 			Grants: t.Grants, Renewals: t.Renewals, Expirations: t.Expirations, Releases: t.Releases,
 			RefusedBelowWatermark: t.BelowWatermark, RefusedNewerIssued: t.NewerIssued, RefusedNotOnRecord: t.NotOnRecord,

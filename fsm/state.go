@@ -69,7 +69,6 @@ type State struct {
 	requests *btree.Map[string, *request]
 	nodes    *btree.Map[string, *fsmpb.Node]
 	staging  *staging // nil: no backup is being restored
-	by       restoredBy
 
 	// Derived from the above, and rebuilt when a snapshot is read.
 	tokens     *btree.Map[uint64, string] // on record, with the lease's name

@@ -94,7 +94,13 @@ func (x *exchange) restore() {
 			x.h.log.Warn("remove an uploaded backup", "error", err)
 		}
 	}()
-	done, err := x.h.node.Restore(x.r.Context(), spool, cluster.RestoreOptions{Force: x.query.force, Above: x.query.above, Key: x.key})
+	done, err := x.h.node.Restore(x.r.Context(), spool, cluster.RestoreOptions{
+		Force: x.query.force, Above: x.query.above,
+		Request: x.request(x.r.URL.Path, func(d *digest) {
+			d.number(spool.Backup.Checksum)
+			d.number(x.query.above)
+		}),
+	})
 	if err != nil {
 		x.notRestored(err)
 		return

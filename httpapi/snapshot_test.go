@@ -47,9 +47,12 @@ func (m *memory) Restore(_ context.Context, s *cluster.Spool, o cluster.RestoreO
 	m.apply(&fsmpb.Command{Op: &fsmpb.Command_RestoreBegin{RestoreBegin: &fsmpb.RestoreBegin{Id: "s", BackupIndex: h.Index, TtlMs: 1000}}})
 	m.apply(&fsmpb.Command{Op: &fsmpb.Command_RestoreChunk{RestoreChunk: chunk}})
 	r := m.apply(&fsmpb.Command{Op: &fsmpb.Command_RestoreCommit{RestoreCommit: &fsmpb.RestoreCommit{
-		Id: "s", Keys: h.Keys, Checksum: s.Backup.Checksum, BackupIndex: h.Index, Base: m.state.Base(), Above: o.Above, RequestKey: o.Key,
+		Id: "s", Keys: h.Keys, Checksum: s.Backup.Checksum, BackupIndex: h.Index, Base: m.state.Base(), Above: o.Above, Request: o.Request,
 	}}})
-	return cluster.Restored{Index: r.Index, ClusterID: h.ClusterId, BackupIndex: h.Index, TakenUnixMS: h.TakenUnixMs, Keys: h.Keys, DataBytes: h.DataBytes}, nil
+	if r.Outcome.Code == fsmpb.Code_CODE_KEY_REUSED {
+		return cluster.Restored{}, cluster.ErrKeyReused
+	}
+	return cluster.Restored{Index: r.Outcome.Index, ClusterID: h.ClusterId, BackupIndex: h.Index, TakenUnixMS: h.TakenUnixMs, Keys: h.Keys, DataBytes: h.DataBytes}, nil
 }
 
 // P1, P5: a backup is taken, and restored; what the API then says of tokens, names
@@ -93,6 +96,20 @@ func TestP5_BackupAndRestoreOverHTTP(t *testing.T) {
 		t.Errorf("token %d after a restore to %d", next, floor)
 	}
 	a.do("PUT", "/v1/kv/k", "new", "Fencing-Token", token10(next)).is(200, "")
+}
+
+// P1, P11: a repetition that asks for tokens above another number is not one.
+func TestP11_RestoreRepeatedAboveAnotherToken(t *testing.T) {
+	a := newAPI(t)
+	a.do("PUT", "/v1/kv/k", "v", "Fencing-Token", token10(a.acquireToken("l"))).is(200, "")
+	backup := string(a.do("GET", "/v1/snapshot", "").raw)
+	under := []string{"Idempotency-Key", "mine"}
+	first := a.do("POST", "/v1/snapshot/restore?above=7", backup, under...).is(200, "").number("index")
+	if again := a.do("POST", "/v1/snapshot/restore?above=7", backup, under...).is(200, "").number("index"); again != first {
+		t.Errorf("at %d, repeated at %d", first, again)
+	}
+	a.do("POST", "/v1/snapshot/restore?above=4000000000000000", backup, under...).is(422, "key_reused")
+	a.do("POST", "/v1/snapshot/restore", backup, under...).is(422, "key_reused")
 }
 
 // B43: what is no whole backup is refused, and nothing is touched.
@@ -152,7 +169,7 @@ func TestP10_AnswersToRestores(t *testing.T) {
 		{errors.New("the disk"), 500, "internal"},
 	} {
 		a.node.onRestore = func(_ *cluster.Spool, o cluster.RestoreOptions) (cluster.Restored, error) {
-			if !o.Force || o.Above != 7 || o.Key != "mine" {
+			if !o.Force || o.Above != 7 || o.Request.Key != "mine" {
 				t.Errorf("options %+v", o)
 			}
 			return cluster.Restored{}, c.err

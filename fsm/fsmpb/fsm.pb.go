@@ -1635,9 +1635,9 @@ type RestoreCommit struct {
 	Checksum      uint64                 `protobuf:"varint,3,opt,name=checksum,proto3" json:"checksum,omitempty"` // and the sum of their digests
 	Base          uint64                 `protobuf:"varint,4,opt,name=base,proto3" json:"base,omitempty"`         // of the index before: what a reader of the log goes back by
 	BackupIndex   uint64                 `protobuf:"varint,5,opt,name=backup_index,json=backupIndex,proto3" json:"backup_index,omitempty"`
-	SinceMs       uint64                 `protobuf:"varint,6,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`         // since 2020-01-01, by the proposer's wall clock
-	Above         uint64                 `protobuf:"varint,7,opt,name=above,proto3" json:"above,omitempty"`                            // by the operator's word
-	RequestKey    string                 `protobuf:"bytes,8,opt,name=request_key,json=requestKey,proto3" json:"request_key,omitempty"` // Idempotency-Key; "": none
+	SinceMs       uint64                 `protobuf:"varint,6,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"` // since 2020-01-01, by the proposer's wall clock
+	Above         uint64                 `protobuf:"varint,7,opt,name=above,proto3" json:"above,omitempty"`                    // by the operator's word
+	Request       *Request               `protobuf:"bytes,8,opt,name=request,proto3" json:"request,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1721,11 +1721,11 @@ func (x *RestoreCommit) GetAbove() uint64 {
 	return 0
 }
 
-func (x *RestoreCommit) GetRequestKey() string {
+func (x *RestoreCommit) GetRequest() *Request {
 	if x != nil {
-		return x.RequestKey
+		return x.Request
 	}
-	return ""
+	return nil
 }
 
 // Outcome is what an entry decided about its request. Which fields are set
@@ -2290,20 +2290,18 @@ func (*Record_Staged) isRecord_Record() {}
 func (*Record_Backup) isRecord_Record() {}
 
 type Header struct {
-	state           protoimpl.MessageState `protogen:"open.v1"`
-	Version         uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of the format
-	ClusterId       string                 `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
-	Index           uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"` // public index of the last entry applied
-	Base            uint64                 `protobuf:"varint,4,opt,name=base,proto3" json:"base,omitempty"`
-	ClockMs         uint64                 `protobuf:"varint,5,opt,name=clock_ms,json=clockMs,proto3" json:"clock_ms,omitempty"`
-	Floor           uint64                 `protobuf:"varint,6,opt,name=floor,proto3" json:"floor,omitempty"`
-	LastToken       uint64                 `protobuf:"varint,7,opt,name=last_token,json=lastToken,proto3" json:"last_token,omitempty"`
-	Totals          *Totals                `protobuf:"bytes,8,opt,name=totals,proto3" json:"totals,omitempty"`
-	RestoreFloor    uint64                 `protobuf:"varint,9,opt,name=restore_floor,json=restoreFloor,proto3" json:"restore_floor,omitempty"` // the floor that the newest jump of the index set
-	RestoreKey      string                 `protobuf:"bytes,10,opt,name=restore_key,json=restoreKey,proto3" json:"restore_key,omitempty"`       // Idempotency-Key of the newest restore, with its checksum
-	RestoreChecksum uint64                 `protobuf:"varint,11,opt,name=restore_checksum,json=restoreChecksum,proto3" json:"restore_checksum,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Version       uint32                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"` // of the format
+	ClusterId     string                 `protobuf:"bytes,2,opt,name=cluster_id,json=clusterId,proto3" json:"cluster_id,omitempty"`
+	Index         uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"` // public index of the last entry applied
+	Base          uint64                 `protobuf:"varint,4,opt,name=base,proto3" json:"base,omitempty"`
+	ClockMs       uint64                 `protobuf:"varint,5,opt,name=clock_ms,json=clockMs,proto3" json:"clock_ms,omitempty"`
+	Floor         uint64                 `protobuf:"varint,6,opt,name=floor,proto3" json:"floor,omitempty"`
+	LastToken     uint64                 `protobuf:"varint,7,opt,name=last_token,json=lastToken,proto3" json:"last_token,omitempty"`
+	Totals        *Totals                `protobuf:"bytes,8,opt,name=totals,proto3" json:"totals,omitempty"`
+	RestoreFloor  uint64                 `protobuf:"varint,9,opt,name=restore_floor,json=restoreFloor,proto3" json:"restore_floor,omitempty"` // the floor that the newest jump of the index set
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Header) Reset() {
@@ -2395,20 +2393,6 @@ func (x *Header) GetTotals() *Totals {
 func (x *Header) GetRestoreFloor() uint64 {
 	if x != nil {
 		return x.RestoreFloor
-	}
-	return 0
-}
-
-func (x *Header) GetRestoreKey() string {
-	if x != nil {
-		return x.RestoreKey
-	}
-	return ""
-}
-
-func (x *Header) GetRestoreChecksum() uint64 {
-	if x != nil {
-		return x.RestoreChecksum
 	}
 	return 0
 }
@@ -3301,7 +3285,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\fRestoreChunk\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x04R\x05first\x12/\n" +
-	"\x04keys\x18\x03 \x03(\v2\x1b.fencepost.fsm.v1.KeyRecordR\x04keys\"\xd8\x01\n" +
+	"\x04keys\x18\x03 \x03(\v2\x1b.fencepost.fsm.v1.KeyRecordR\x04keys\"\xec\x01\n" +
 	"\rRestoreCommit\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04keys\x18\x02 \x01(\x04R\x04keys\x12\x1a\n" +
@@ -3309,9 +3293,8 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x04base\x18\x04 \x01(\x04R\x04base\x12!\n" +
 	"\fbackup_index\x18\x05 \x01(\x04R\vbackupIndex\x12\x19\n" +
 	"\bsince_ms\x18\x06 \x01(\x04R\asinceMs\x12\x14\n" +
-	"\x05above\x18\a \x01(\x04R\x05above\x12\x1f\n" +
-	"\vrequest_key\x18\b \x01(\tR\n" +
-	"requestKey\"\xcc\x06\n" +
+	"\x05above\x18\a \x01(\x04R\x05above\x123\n" +
+	"\arequest\x18\b \x01(\v2\x19.fencepost.fsm.v1.RequestR\arequest\"\xcc\x06\n" +
 	"\aOutcome\x12*\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x16.fencepost.fsm.v1.CodeR\x04code\x120\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x18.fencepost.fsm.v1.ReasonR\x06reason\x12\x14\n" +
@@ -3361,7 +3344,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x06staged\x18\n" +
 	" \x01(\v2\x1b.fencepost.fsm.v1.KeyRecordH\x00R\x06staged\x128\n" +
 	"\x06backup\x18\v \x01(\v2\x1e.fencepost.fsm.v1.BackupHeaderH\x00R\x06backupB\b\n" +
-	"\x06record\"\xde\x02\n" +
+	"\x06record\"\x92\x02\n" +
 	"\x06Header\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
 	"\n" +
@@ -3373,11 +3356,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\n" +
 	"last_token\x18\a \x01(\x04R\tlastToken\x120\n" +
 	"\x06totals\x18\b \x01(\v2\x18.fencepost.fsm.v1.TotalsR\x06totals\x12#\n" +
-	"\rrestore_floor\x18\t \x01(\x04R\frestoreFloor\x12\x1f\n" +
-	"\vrestore_key\x18\n" +
-	" \x01(\tR\n" +
-	"restoreKey\x12)\n" +
-	"\x10restore_checksum\x18\v \x01(\x04R\x0frestoreChecksum\"\xb4\x01\n" +
+	"\rrestore_floor\x18\t \x01(\x04R\frestoreFloor\"\xb4\x01\n" +
 	"\fBackupHeader\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
 	"\n" +
@@ -3561,35 +3540,36 @@ var file_fsm_fsmpb_fsm_proto_depIdxs = []int32{
 	5,  // 20: fencepost.fsm.v1.Write.request:type_name -> fencepost.fsm.v1.Request
 	15, // 21: fencepost.fsm.v1.SetNode.node:type_name -> fencepost.fsm.v1.Node
 	32, // 22: fencepost.fsm.v1.RestoreChunk.keys:type_name -> fencepost.fsm.v1.KeyRecord
-	1,  // 23: fencepost.fsm.v1.Outcome.code:type_name -> fencepost.fsm.v1.Code
-	2,  // 24: fencepost.fsm.v1.Outcome.reason:type_name -> fencepost.fsm.v1.Reason
-	6,  // 25: fencepost.fsm.v1.Outcome.metadata:type_name -> fencepost.fsm.v1.Pair
-	23, // 26: fencepost.fsm.v1.Outcome.ops:type_name -> fencepost.fsm.v1.OpOutcome
-	22, // 27: fencepost.fsm.v1.Outcome.renewals:type_name -> fencepost.fsm.v1.Outcome
-	3,  // 28: fencepost.fsm.v1.OpOutcome.kind:type_name -> fencepost.fsm.v1.WriteOp.Kind
-	25, // 29: fencepost.fsm.v1.Record.header:type_name -> fencepost.fsm.v1.Header
-	29, // 30: fencepost.fsm.v1.Record.lease:type_name -> fencepost.fsm.v1.LeaseRecord
-	32, // 31: fencepost.fsm.v1.Record.key:type_name -> fencepost.fsm.v1.KeyRecord
-	33, // 32: fencepost.fsm.v1.Record.request:type_name -> fencepost.fsm.v1.RequestRecord
-	15, // 33: fencepost.fsm.v1.Record.node:type_name -> fencepost.fsm.v1.Node
-	34, // 34: fencepost.fsm.v1.Record.trailer:type_name -> fencepost.fsm.v1.Trailer
-	31, // 35: fencepost.fsm.v1.Record.waiter:type_name -> fencepost.fsm.v1.WaiterRecord
-	30, // 36: fencepost.fsm.v1.Record.holder:type_name -> fencepost.fsm.v1.HolderRecord
-	27, // 37: fencepost.fsm.v1.Record.staging:type_name -> fencepost.fsm.v1.StagingRecord
-	32, // 38: fencepost.fsm.v1.Record.staged:type_name -> fencepost.fsm.v1.KeyRecord
-	26, // 39: fencepost.fsm.v1.Record.backup:type_name -> fencepost.fsm.v1.BackupHeader
-	28, // 40: fencepost.fsm.v1.Header.totals:type_name -> fencepost.fsm.v1.Totals
-	30, // 41: fencepost.fsm.v1.LeaseRecord.former:type_name -> fencepost.fsm.v1.HolderRecord
-	2,  // 42: fencepost.fsm.v1.LeaseRecord.ended:type_name -> fencepost.fsm.v1.Reason
-	6,  // 43: fencepost.fsm.v1.HolderRecord.metadata:type_name -> fencepost.fsm.v1.Pair
-	7,  // 44: fencepost.fsm.v1.WaiterRecord.acquire:type_name -> fencepost.fsm.v1.Acquire
-	5,  // 45: fencepost.fsm.v1.RequestRecord.request:type_name -> fencepost.fsm.v1.Request
-	22, // 46: fencepost.fsm.v1.RequestRecord.outcome:type_name -> fencepost.fsm.v1.Outcome
-	47, // [47:47] is the sub-list for method output_type
-	47, // [47:47] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	5,  // 23: fencepost.fsm.v1.RestoreCommit.request:type_name -> fencepost.fsm.v1.Request
+	1,  // 24: fencepost.fsm.v1.Outcome.code:type_name -> fencepost.fsm.v1.Code
+	2,  // 25: fencepost.fsm.v1.Outcome.reason:type_name -> fencepost.fsm.v1.Reason
+	6,  // 26: fencepost.fsm.v1.Outcome.metadata:type_name -> fencepost.fsm.v1.Pair
+	23, // 27: fencepost.fsm.v1.Outcome.ops:type_name -> fencepost.fsm.v1.OpOutcome
+	22, // 28: fencepost.fsm.v1.Outcome.renewals:type_name -> fencepost.fsm.v1.Outcome
+	3,  // 29: fencepost.fsm.v1.OpOutcome.kind:type_name -> fencepost.fsm.v1.WriteOp.Kind
+	25, // 30: fencepost.fsm.v1.Record.header:type_name -> fencepost.fsm.v1.Header
+	29, // 31: fencepost.fsm.v1.Record.lease:type_name -> fencepost.fsm.v1.LeaseRecord
+	32, // 32: fencepost.fsm.v1.Record.key:type_name -> fencepost.fsm.v1.KeyRecord
+	33, // 33: fencepost.fsm.v1.Record.request:type_name -> fencepost.fsm.v1.RequestRecord
+	15, // 34: fencepost.fsm.v1.Record.node:type_name -> fencepost.fsm.v1.Node
+	34, // 35: fencepost.fsm.v1.Record.trailer:type_name -> fencepost.fsm.v1.Trailer
+	31, // 36: fencepost.fsm.v1.Record.waiter:type_name -> fencepost.fsm.v1.WaiterRecord
+	30, // 37: fencepost.fsm.v1.Record.holder:type_name -> fencepost.fsm.v1.HolderRecord
+	27, // 38: fencepost.fsm.v1.Record.staging:type_name -> fencepost.fsm.v1.StagingRecord
+	32, // 39: fencepost.fsm.v1.Record.staged:type_name -> fencepost.fsm.v1.KeyRecord
+	26, // 40: fencepost.fsm.v1.Record.backup:type_name -> fencepost.fsm.v1.BackupHeader
+	28, // 41: fencepost.fsm.v1.Header.totals:type_name -> fencepost.fsm.v1.Totals
+	30, // 42: fencepost.fsm.v1.LeaseRecord.former:type_name -> fencepost.fsm.v1.HolderRecord
+	2,  // 43: fencepost.fsm.v1.LeaseRecord.ended:type_name -> fencepost.fsm.v1.Reason
+	6,  // 44: fencepost.fsm.v1.HolderRecord.metadata:type_name -> fencepost.fsm.v1.Pair
+	7,  // 45: fencepost.fsm.v1.WaiterRecord.acquire:type_name -> fencepost.fsm.v1.Acquire
+	5,  // 46: fencepost.fsm.v1.RequestRecord.request:type_name -> fencepost.fsm.v1.Request
+	22, // 47: fencepost.fsm.v1.RequestRecord.outcome:type_name -> fencepost.fsm.v1.Outcome
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_fsm_fsmpb_fsm_proto_init() }

@@ -44,8 +44,6 @@ type Machine struct {
 	Totals       Totals
 	Staging      *Staging // nil: no backup is being restored
 	Base         uint64   // by how much jumps have moved the index
-	RestoreKey   string   // what the newest restore is known by, and its checksum
-	RestoreSum   uint64
 
 	nameOf map[uint64]string // of every token that was ever granted
 	events []Event

@@ -58,11 +58,12 @@ func (m *Machine) restoreChunk(c *fsmpb.RestoreChunk) *fsmpb.Outcome {
 // restoreCommit takes the checksum on trust: how keys are summed up is not the
 // model's business, and a commit that is refused for that alone must not be given to it.
 func (m *Machine) restoreCommit(c *fsmpb.RestoreCommit) *fsmpb.Outcome {
-	if c.RequestKey != "" && c.RequestKey == m.RestoreKey {
-		if c.Checksum != m.RestoreSum {
-			return &fsmpb.Outcome{Code: fsmpb.Code_CODE_KEY_REUSED}
-		}
-		return &fsmpb.Outcome{Index: m.RestoreFloor}
+	id, seen, reused := m.seen("", c.Request)
+	if reused {
+		return &fsmpb.Outcome{Code: fsmpb.Code_CODE_KEY_REUSED}
+	}
+	if seen != nil {
+		return seen.Outcome
 	}
 	g := m.Staging
 	if g == nil || g.ID != c.Id || g.DeadlineMS <= m.Clock {
@@ -83,17 +84,20 @@ func (m *Machine) restoreCommit(c *fsmpb.RestoreCommit) *fsmpb.Outcome {
 	}
 	m.Jump(to)
 	m.Keys, m.firstBare = g.Keys, 0
-	m.RestoreKey, m.RestoreSum, m.Staging = c.RequestKey, c.Checksum, nil
+	m.Staging = nil
 	m.events = append(m.events, Event{Kind: Restored, Index: to})
-	return &fsmpb.Outcome{}
+	o := &fsmpb.Outcome{}
+	m.remember(id, c.Request, o, m.Clock+keepRequestMS)
+	return o
 }
 
 // leap: above the index and the backup's by 2^32, at least 2^22 for each second
-// and what the operator says; and so that there are 2^32 numbers left below 2^53.
+// and what the operator says, up to 2^52; and so that there are 2^32 numbers left
+// below 2^53.
 func leap(index uint64, c *fsmpb.RestoreCommit) (to uint64, ok bool) {
 	const most = math.MaxUint32
 	limit := float64(1<<53 - 1 - 1<<32)
-	if c.SinceMs > most*1000 || float64(c.BackupIndex) > limit || float64(index) > limit {
+	if c.SinceMs > most*1000 || float64(c.BackupIndex) > limit || float64(index) > limit || c.Above > 1<<52 {
 		return 0, false
 	}
 	for _, at := range []uint64{index + 1<<32, c.BackupIndex + 1<<32, c.SinceMs * 4194304 / 1000, c.Above} {
