@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptrace"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"fencepost/httpapi/wire"
@@ -143,7 +144,8 @@ func (c *Client) upload(ctx context.Context, path, key string, size int64, body 
 	sent = c.foreign
 	trace := &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent = true }}
 	n := c.nodes.pick()
-	req, err := c.request(httptrace.WithClientTrace(ctx, trace), http.MethodPost, n.base+path, io.NopCloser(body))
+	read := &countedReader{r: body}
+	req, err := c.request(httptrace.WithClientTrace(ctx, trace), http.MethodPost, n.base+path, io.NopCloser(read))
 	if err != nil {
 		return nil, hopeless, false, err
 	}
@@ -153,8 +155,8 @@ func (c *Client) upload(ctx context.Context, path, key string, size int64, body 
 	resp, err := c.http.Do(req)
 	if err != nil {
 		c.left(n, !sent)
-		if !sent {
-			return nil, notNow, false, err
+		if !sent || read.n.Load() < size { // nobody restores half a backup
+			return nil, notNow, sent, err
 		}
 		return nil, maybe, true, err
 	}
@@ -169,6 +171,19 @@ func (c *Client) upload(ctx context.Context, path, key string, size int64, body 
 	}
 	c.nodes.answered(n, resp.Header.Get(wire.HeaderLeader))
 	return done, answered, true, nil
+}
+
+// countedReader counts what was taken from it. The transport may go on reading when
+// the exchange is over.
+type countedReader struct {
+	r io.Reader
+	n atomic.Int64
+}
+
+func (c *countedReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n.Add(int64(n))
+	return n, err
 }
 
 func (c *Client) request(ctx context.Context, method, url string, body io.Reader) (*http.Request, error) {

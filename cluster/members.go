@@ -45,6 +45,11 @@ func (m *member) hasNonvoters() bool {
 	return false
 }
 
+func (m *member) votes(id string) bool {
+	s, ok := m.server(id)
+	return ok && s.Suffrage == raft.Voter
+}
+
 func (m *member) server(id string) (raft.Server, bool) {
 	for _, s := range m.configuration().Servers {
 		if string(s.ID) == id {

@@ -11,6 +11,9 @@ import (
 	"fencepost/fsm"
 )
 
+// ErrRemovedNode: what a recovery would begin from was no member any more.
+var ErrRemovedNode = errors.New("the node was removed from its cluster, and has nothing of what was acknowledged afterwards")
+
 // A Recovery makes a new cluster of the data directory of one survivor, after a
 // majority of the nodes was lost for good. It replays the survivor's log, also
 // what may never have been committed, moves the index above every token that was
@@ -70,11 +73,18 @@ type RecoveryReport struct {
 // If an earlier recovery of the directory was interrupted when it could not be taken
 // back any more, that is finished first, and Finished says so; there is then nothing
 // to commit, unless it went less far than above.
-func OpenRecovery(path string, above uint64) (*Recovery, error) {
-	if _, err := readIdentity(path); errors.Is(err, os.ErrNotExist) {
+//
+// A node that was removed stopped following its cluster then, which may have gone on
+// for long: its directory is taken only if removed says so, and else ErrRemovedNode.
+func OpenRecovery(path string, above uint64, removed bool) (*Recovery, error) {
+	id, err := readIdentity(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
 		return nil, fmt.Errorf("%s is no data directory of a node: it has no node.json", path)
-	} else if err != nil {
+	case err != nil:
 		return nil, err
+	case id.Removed && !removed:
+		return nil, fmt.Errorf("%s: %w", path, ErrRemovedNode)
 	}
 	pending, err := recoveryPending(path)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -56,7 +57,7 @@ func newest(t *testing.T, dir, clusterID string) *fsm.State {
 
 func mustRecover(t *testing.T, dir string, above uint64, after func(string) error) (RecoveryReport, error) {
 	t.Helper()
-	r, err := OpenRecovery(dir, above)
+	r, err := OpenRecovery(dir, above, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +163,7 @@ func TestP1_P9_RecoveryIsCutOffAtEveryStep(t *testing.T) {
 // A node that is started on a directory whose recovery was cut off is the new one.
 func TestP9_StartingEndsARecovery(t *testing.T) {
 	dir := survivor(t)
-	r, err := OpenRecovery(dir, 0)
+	r, err := OpenRecovery(dir, 0, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +213,7 @@ func TestP1_RecoverAboveWhatTheOperatorKnows(t *testing.T) {
 		t.Errorf("recovered again: %+v, error %v, after %+v", again, err, report)
 	}
 	checkRecovered(t, dir, again)
-	if _, err := OpenRecovery(dir, math.MaxUint64); !errors.Is(err, fsm.ErrJumpTooFar) {
+	if _, err := OpenRecovery(dir, math.MaxUint64, false); !errors.Is(err, fsm.ErrJumpTooFar) {
 		t.Errorf("above all numbers: %v", err)
 	}
 	checkRecovered(t, dir, again)
@@ -228,22 +229,79 @@ func TestP14_RecoverTakesNoEntryThatCannotBe(t *testing.T) {
 	}
 	unknown := append(commands(t, 1, 2, 1), &raft.Log{Index: 3, Term: 1, Type: raft.LogCommand, Data: []byte{0xc2, 0x3e, 0x01, 'x'}})
 	dir := madeLog(t, unknown, 0, 0, 0)
-	if _, err := OpenRecovery(dir, 0); !errors.Is(err, fsm.ErrUnknown) {
+	if _, err := OpenRecovery(dir, 0, false); !errors.Is(err, fsm.ErrUnknown) {
 		t.Errorf("an entry of a later version: %v", err)
 	}
-	if _, err := OpenRecovery(dir, 0); !errors.Is(err, fsm.ErrUnknown) {
+	if _, err := OpenRecovery(dir, 0, false); !errors.Is(err, fsm.ErrUnknown) {
 		t.Errorf("the directory was not let go: %v", err)
 	}
-	if _, err := OpenRecovery(madeLog(t, nil, 0, 0, 0), 0); err == nil || !strings.Contains(err.Error(), "nothing to recover") {
+	if _, err := OpenRecovery(madeLog(t, nil, 0, 0, 0), 0, false); err == nil || !strings.Contains(err.Error(), "nothing to recover") {
 		t.Errorf("an empty log: %v", err)
 	}
-	if _, err := OpenRecovery(t.TempDir(), 0); err == nil || !strings.Contains(err.Error(), "no data directory") {
+	if _, err := OpenRecovery(t.TempDir(), 0, false); err == nil || !strings.Contains(err.Error(), "no data directory") {
 		t.Errorf("an empty directory: %v", err)
 	}
 	diverged := append(commands(t, 1, 2, 1), command(t, 3, 1, &fsmpb.Command{Op: &fsmpb.Command_Tick{Tick: &fsmpb.Tick{
 		Digest: 1, DigestIndex: 2, DigestVersion: fsm.DigestVersion,
 	}}}))
-	if _, err := OpenRecovery(madeLog(t, diverged, 0, 0, 0), 0); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("digest at index %d", 2)) {
+	if _, err := OpenRecovery(madeLog(t, diverged, 0, 0, 0), 0, false); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("digest at index %d", 2)) {
 		t.Errorf("a replica that differed from its leader's: %v", err)
+	}
+}
+
+// A node that was removed has not followed since: only who says so recovers from it.
+func TestP9_RecoverFromARemovedNode(t *testing.T) {
+	dir := survivor(t)
+	id, err := readIdentity(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id.Removed = true
+	if err := (&dataDir{path: dir}).save(id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenRecovery(dir, 0, false); !errors.Is(err, ErrRemovedNode) {
+		t.Errorf("without a word: %v", err)
+	}
+	r, err := OpenRecovery(dir, 0, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.Commit(), r.Close()); err != nil {
+		t.Fatal(err)
+	}
+	checkRecovered(t, dir, r.Report())
+	if id, err := readIdentity(dir); err != nil || id.Removed {
+		t.Errorf("the new node is %+v, %v", id, err)
+	}
+}
+
+// What recover makes, often as root, is whose the directory is: else the node could
+// not open it.
+func TestRecoveryIsTheDirectorysOwners(t *testing.T) {
+	dir := survivor(t)
+	if os.Geteuid() == 0 {
+		if err := os.Chown(dir, 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := mustRecover(t, dir, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	owner := func(path string) uint32 {
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Sys().(*syscall.Stat_t).Uid
+	}
+	want := owner(dir)
+	if err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		if got := owner(path); got != want {
+			t.Errorf("%s belongs to %d, not to %d", path, got, want)
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
@@ -59,12 +60,38 @@ func (r *Recovery) Commit() error {
 		{"write the new log", func() error { return r.writeLog(filepath.Join(draft, "raft.db")) }},
 		{"write the report", func() error { return r.writeReport(filepath.Join(draft, recoveryReports)) }},
 		{"write the new identity", func() error { return (&dataDir{path: draft}).save(r.id) }}, // and syncs the directory
+		{"give it to the directory's owner", func() error { return giveToOwner(r.dir.path, draft, r.dir.file("lock")) }},
 		{"decide", func() error { return errors.Join(os.Rename(draft, done), syncDir(r.dir.path)) }},
 	}
 	if err := runSteps(steps, r.after); err != nil {
 		return err
 	}
 	return finishRecovery(r.dir.path, r.after)
+}
+
+// giveToOwner lets whoever owns the directory, which is who the node runs as, use
+// what root has made there.
+func giveToOwner(dir string, made ...string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || os.Geteuid() != 0 {
+		return nil
+	}
+	for _, path := range made {
+		err := filepath.WalkDir(path, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			return os.Lchown(path, int(owner.Uid), int(owner.Gid))
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // writeSnapshot writes the state as a snapshot whose only member is the new node.

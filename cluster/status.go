@@ -87,8 +87,8 @@ func (n *Node) Status() Status {
 	return s
 }
 
-// Ready says why this node cannot serve, if it cannot: no leader is known, or
-// it is far behind, or the leader has not caught up in its term.
+// Ready says why this node does not do its part yet, if so: it has no vote, no leader is
+// known, or it is far behind, or the leader has not caught up in its term.
 func (n *Node) Ready() error {
 	mb := n.member.Load()
 	switch s := n.Status(); {
@@ -98,6 +98,9 @@ func (n *Node) Ready() error {
 		return errGone
 	case mb == nil:
 		return errors.New("not a member of a cluster yet")
+	case !mb.votes(n.identity().ID):
+		// Whoever replaces nodes one after another by this must not lose the quorum.
+		return errors.New("a member without a vote yet")
 	case n.disk.isFull() != nil:
 		return fmt.Errorf("no room on the disk for the log: %w", n.disk.isFull())
 	case s.LeaderURL == "":

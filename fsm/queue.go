@@ -207,8 +207,11 @@ func (s *State) dropOverdue(name string) {
 func (s *State) leave(w *Waiter, why fsmpb.Reason) *fsmpb.Outcome {
 	s.removeWaiter(w)
 	o := &fsmpb.Outcome{Code: fsmpb.Code_CODE_CANCELLED, Name: w.Acquire.Name}
-	if why == fsmpb.Reason_REASON_TIMEOUT {
+	switch why {
+	case fsmpb.Reason_REASON_TIMEOUT:
 		o = s.taken(w.Acquire.Name)
+	case fsmpb.Reason_REASON_RESTORED:
+		o.Reason = why
 	}
 	s.decide(w.requestKey(), o, s.clockMS+KeepRequestMS)
 	s.queueEvent(EventDequeued, w, why, o)

@@ -105,6 +105,9 @@ func (x *exchange) done(o *fsmpb.Outcome, waited time.Duration, ofTxn bool) bool
 		p.Detail = "the live lease has " + strconv.FormatUint(o.Slots, 10) + " slots"
 	case wire.CodeCancelled:
 		p.Detail = "the request was cancelled, or its client was gone for too long while it waited"
+		if o.Reason == fsmpb.Reason_REASON_RESTORED {
+			p.Detail = "a backup was restored, or the cluster recovered: all waits from before are over; ask again, under a new key"
+		}
 	case wire.CodeLeaseLost:
 		p.Token, p.LastToken = o.Token, new(o.LastToken)
 		p.Detail = lostDetail(p.Reason)

@@ -82,7 +82,7 @@ func printStatus(env *environment, s *wire.Cluster) error {
 	for _, n := range s.Nodes {
 		behind, contact := "-", "-"
 		if n.AppliedIndex > 0 {
-			behind = fmt.Sprintf("%d entries", max(s.Index, n.AppliedIndex)-n.AppliedIndex)
+			behind = entriesBehind(max(s.Index, n.AppliedIndex) - n.AppliedIndex)
 		}
 		if !n.Leader && (n.Healthy || n.LastContactMS > 0) { // else nobody answered
 			contact = duration(n.LastContactMS) + " ago"
@@ -90,6 +90,14 @@ func printStatus(env *environment, s *wire.Cluster) error {
 		rows = append(rows, []string{n.Name, n.Role, nodeState(n), behind, contact, n.HTTPAddr, n.RaftAddr, n.Version})
 	}
 	return env.table(rows...)
+}
+
+// entriesBehind knows that a restore moves the index by 2^32 and more.
+func entriesBehind(n uint64) string {
+	if n >= 1<<32 {
+		return "before a restore"
+	}
+	return fmt.Sprintf("%d entries", n)
 }
 
 func nodeState(n wire.Node) string {
@@ -106,6 +114,9 @@ func nodeState(n wire.Node) string {
 
 // health says how many more nodes may fail.
 func health(s *wire.Cluster) string {
+	if len(s.Nodes) == 0 {
+		return "STARTING: no node has registered yet; look again in a moment"
+	}
 	var voters, up int
 	var down []string
 	for _, n := range s.Nodes {

@@ -16,7 +16,7 @@ import (
 func newRecoverCommand(env *environment) *cobra.Command {
 	var dir string
 	var above uint64
-	var yes bool
+	var yes, removed bool
 	c := &cobra.Command{
 		Use:   "recover --data-dir DIR",
 		Short: "Make a new cluster of one survivor, when a majority is lost for good",
@@ -42,7 +42,10 @@ the directory is what it was, or what it becomes: run it again.`,
 			if env.output == outputJSON && !yes {
 				return usageError(errors.New("with -o json nothing is asked: --yes is needed"))
 			}
-			r, err := cluster.OpenRecovery(dir, above)
+			r, err := cluster.OpenRecovery(dir, above, removed)
+			if errors.Is(err, cluster.ErrRemovedNode) {
+				return fmt.Errorf("%w; take another node's, or say --removed", err)
+			}
 			if err != nil {
 				return err
 			}
@@ -52,6 +55,7 @@ the directory is what it was, or what it becomes: run it again.`,
 	f := c.Flags()
 	f.StringVar(&dir, "data-dir", "", "directory of the survivor")
 	f.Uint64Var(&above, "above", 0, "a number that all new tokens exceed, if a token is known outside that is greater than the clock explains")
+	f.BoolVar(&removed, "removed", false, "take the directory of a node that was removed from the cluster, if there is no other")
 	f.BoolVar(&yes, "yes", false, "do not ask")
 	return c
 }

@@ -82,6 +82,9 @@ func (m *Machine) leave(w *Waiter, why fsmpb.Reason) *fsmpb.Outcome {
 	if why != fsmpb.Reason_REASON_TIMEOUT {
 		o = &fsmpb.Outcome{Code: fsmpb.Code_CODE_CANCELLED, Name: w.Acquire.Name}
 	}
+	if why == fsmpb.Reason_REASON_RESTORED {
+		o.Reason = why
+	}
 	m.decide(w.ID, o, m.Clock+keepRequestMS)
 	m.queueEvent(Dequeued, w, why, &Decision{w.ID, o})
 	return o
