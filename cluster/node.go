@@ -204,8 +204,10 @@ func (n *Node) run(p *parts) error {
 
 // become makes the node somebody else, or of a cluster: first on disk.
 func (n *Node) become(id identity) error {
-	if err := n.dir.save(id); err != nil {
-		return err
+	if n.dir != nil { // else the disk is a stand-in, whose owner knows
+		if err := n.dir.save(id); err != nil {
+			return err
+		}
 	}
 	n.idMu.Lock()
 	defer n.idMu.Unlock()

@@ -18,9 +18,8 @@ var errCrashed = errors.New("the machine has crashed")
 // disk is what outlives a crash of its node: log, votes and snapshots. A write takes
 // time, and one that is under way at a crash is lost, whole or from some point on.
 type disk struct {
-	logs *raft.InmemStore
-
 	mu        sync.Mutex // guards what follows
+	logs      *raft.InmemStore
 	rng       *rand.Rand
 	boot      int // counts crashes: what an earlier boot still writes goes nowhere
 	each      time.Duration
@@ -29,6 +28,7 @@ type disk struct {
 	torn      int           // appends that were under way at a crash
 	snapshots []*snapshot   // newest last
 	archive   map[uint64]*raft.Log
+	former    []map[uint64]*raft.Log // for the judge: what was on it when it was wiped
 }
 
 func newDisk(rng *rand.Rand) *disk {
@@ -88,16 +88,32 @@ func (d *disk) resumeLocked() {
 	}
 }
 
+// wipe empties the disk of a node that is down.
+func (d *disk) wipe() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	last, err := d.logs.LastIndex()
+	if err != nil {
+		panic(err) // a store in memory has none
+	}
+	if n := len(d.snapshots); n > 0 {
+		last = max(last, d.snapshots[n-1].meta.Index)
+	}
+	d.former = append(d.former, d.kept(last))
+	d.logs, d.archive, d.snapshots = raft.NewInmemStore(), make(map[uint64]*raft.Log), nil
+}
+
 // mount is the disk as one boot of a node sees it.
 func (d *disk) mount() *mounted {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return &mounted{d: d, boot: d.boot}
+	return &mounted{d: d, logs: d.logs, boot: d.boot}
 }
 
 // mounted is the log and stable store of one boot.
 type mounted struct {
 	d    *disk
+	logs *raft.InmemStore
 	boot int
 }
 
@@ -125,7 +141,7 @@ func (m *mounted) StoreLog(l *raft.Log) error { return m.StoreLogs([]*raft.Log{l
 func (m *mounted) StoreLogs(ls []*raft.Log) error {
 	before := m.live()
 	if !m.wait() {
-		return m.d.logs.StoreLogs(ls)
+		return m.logs.StoreLogs(ls)
 	}
 	if before { // it was under way: some of it may have reached the disk
 		m.d.mu.Lock()
@@ -134,7 +150,7 @@ func (m *mounted) StoreLogs(ls []*raft.Log) error {
 		latest := m.d.boot == m.boot+1
 		m.d.mu.Unlock()
 		if latest && n > 0 && m.follows(ls[0]) {
-			return errors.Join(m.d.logs.StoreLogs(ls[:n]), errCrashed)
+			return errors.Join(m.logs.StoreLogs(ls[:n]), errCrashed)
 		}
 	}
 	return errCrashed
@@ -142,7 +158,7 @@ func (m *mounted) StoreLogs(ls []*raft.Log) error {
 
 // follows says whether an entry is the next one of the log as the disk has it.
 func (m *mounted) follows(l *raft.Log) bool {
-	last, err := m.d.logs.LastIndex()
+	last, err := m.logs.LastIndex()
 	return err == nil && l.Index == last+1
 }
 
@@ -157,11 +173,11 @@ func (m *mounted) DeleteRange(first, last uint64) error {
 	if m.wait() {
 		return errCrashed
 	}
-	oldest, err := m.d.logs.FirstIndex()
+	oldest, err := m.logs.FirstIndex()
 	if err != nil {
 		return err
 	}
-	newest, err := m.d.logs.LastIndex()
+	newest, err := m.logs.LastIndex()
 	if err != nil {
 		return err
 	}
@@ -169,24 +185,24 @@ func (m *mounted) DeleteRange(first, last uint64) error {
 	for i := first; i <= last; i++ {
 		delete(m.d.archive, i)
 		l := new(raft.Log)
-		if first == oldest && last < newest && m.d.logs.GetLog(i, l) == nil {
+		if first == oldest && last < newest && m.logs.GetLog(i, l) == nil {
 			m.d.archive[i] = l
 		}
 	}
 	m.d.mu.Unlock()
-	return m.d.logs.DeleteRange(first, last)
+	return m.logs.DeleteRange(first, last)
 }
 
-func (m *mounted) FirstIndex() (uint64, error)          { return m.d.logs.FirstIndex() }
-func (m *mounted) LastIndex() (uint64, error)           { return m.d.logs.LastIndex() }
-func (m *mounted) GetLog(i uint64, l *raft.Log) error   { return m.d.logs.GetLog(i, l) }
-func (m *mounted) Get(key []byte) ([]byte, error)       { return m.d.logs.Get(key) }
-func (m *mounted) GetUint64(key []byte) (uint64, error) { return m.d.logs.GetUint64(key) }
+func (m *mounted) FirstIndex() (uint64, error)          { return m.logs.FirstIndex() }
+func (m *mounted) LastIndex() (uint64, error)           { return m.logs.LastIndex() }
+func (m *mounted) GetLog(i uint64, l *raft.Log) error   { return m.logs.GetLog(i, l) }
+func (m *mounted) Get(key []byte) ([]byte, error)       { return m.logs.Get(key) }
+func (m *mounted) GetUint64(key []byte) (uint64, error) { return m.logs.GetUint64(key) }
 func (m *mounted) Set(key, value []byte) error {
-	return m.set(func() error { return m.d.logs.Set(key, value) })
+	return m.set(func() error { return m.logs.Set(key, value) })
 }
 func (m *mounted) SetUint64(key []byte, value uint64) error {
-	return m.set(func() error { return m.d.logs.SetUint64(key, value) })
+	return m.set(func() error { return m.logs.SetUint64(key, value) })
 }
 
 // set: Raft panics if a vote cannot be stored, and no longer matters after a crash.
@@ -197,11 +213,15 @@ func (m *mounted) set(write func() error) error {
 	return write()
 }
 
-// entries is the log that the disk has had up to an index: what compaction deleted,
-// and what is there.
-func (d *disk) entries(upTo uint64) map[uint64]*raft.Log {
+// entries are the logs that the disk has had up to an index.
+func (d *disk) entries(upTo uint64) []map[uint64]*raft.Log {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	return append([]map[uint64]*raft.Log{d.kept(upTo)}, d.former...)
+}
+
+// kept is what compaction deleted, and what is there.
+func (d *disk) kept(upTo uint64) map[uint64]*raft.Log {
 	all := make(map[uint64]*raft.Log, upTo)
 	for i := uint64(1); i <= upTo; i++ {
 		l := new(raft.Log)

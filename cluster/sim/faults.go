@@ -31,6 +31,8 @@ var faults = []fault{
 	{"N12 the leader's disk hangs", 2, hangDisk},
 	{"N15 power fails while the leader writes", 5, crashWriting},
 	{"N17 leader is stopped in order", 6, stopLeader},
+	{"N19 leadership is handed over by command", 4, transferLeader},
+	{"N19 a member loses its disk and joins anew", 4, replaceMember},
 	{"N21 a node is away for long", 4, longAway},
 }
 

@@ -24,8 +24,11 @@ const maxDrift = 0.05
 type host struct {
 	w    *world
 	name string // of the host, the node and its Raft address
-	id   string
 	disk *disk
+
+	id       string // changed by replaceMember alone, and read by it, and under change
+	replaced int    // how often it has lost its disk
+	lost     bool   // it has, and nobody has taken it in yet; guarded by change
 
 	change chan struct{}           // holds one during a start, crash or stop; a mutex would hold up fake time
 	up     atomic.Pointer[process] // nil: down
@@ -48,10 +51,14 @@ type process struct {
 func (h *host) start() error {
 	h.change <- struct{}{}
 	defer func() { <-h.change }()
-	if h.up.Load() != nil {
+	if h.up.Load() != nil || h.lost {
 		return nil
 	}
 	w := h.w
+	voters := w.voters
+	if h.replaced > 0 {
+		voters = nil // it is taken in by the others, or is nobody
+	}
 	p := &process{served: make(chan struct{}), exited: make(chan string, 1), gone: make(chan struct{})}
 	cfg := w.config
 	cfg.Name, cfg.HTTPAddr, cfg.RaftAddr = h.name, h.name+":80", h.name
@@ -77,7 +84,7 @@ func (h *host) start() error {
 	nodes := &http.Transport{DialContext: w.net.dialer(h.name), MaxIdleConnsPerHost: 64}
 	var err error
 	p.node, err = cluster.OpenOn(cfg, cluster.StandIns{
-		ID: h.id, ClusterID: "sim", Voters: w.voters, Logs: store, Stable: store, Snapshots: store,
+		ID: h.id, ClusterID: "sim", Voters: voters, Logs: store, Stable: store, Snapshots: store,
 		Transport: &transport{p.trans, w.net, h.name, life},
 		Peers:     &http.Transport{DialContext: w.net.dialer(h.name)},
 		Clock:     func() time.Time { return booted.Add(time.Duration(float64(time.Since(booted)) * rate)) },

@@ -17,7 +17,7 @@ import (
 func (w *world) entries(upTo uint64) (all []check.Entry) {
 	var logs []map[uint64]*raft.Log
 	for _, h := range w.hosts {
-		logs = append(logs, h.disk.entries(upTo))
+		logs = append(logs, h.disk.entries(upTo)...)
 	}
 	for i := uint64(1); i <= upTo; i++ {
 		var best *raft.Log

@@ -60,6 +60,8 @@ type world struct {
 	rngMu sync.Mutex
 	rng   *rand.Rand
 
+	replacing chan struct{} // holds one while a member is replaced
+
 	peersMu sync.Mutex // one change of who reaches whom at a time
 
 	exits   findings
@@ -127,6 +129,7 @@ func Run(opts Options) *Report {
 func newWorld(opts Options) *world {
 	w := &world{
 		opts: opts, net: newNetwork(), rng: rand.New(rand.NewPCG(opts.Seed, 0)), rec: check.NewRecorder(),
+		replacing: make(chan struct{}, 1),
 		voters: make(map[string]string), config: cluster.DefaultConfig(),
 	}
 	w.beliefs.held = make(map[string]belief)
