@@ -130,7 +130,7 @@ func newWorld(opts Options) *world {
 	w := &world{
 		opts: opts, net: newNetwork(), rng: rand.New(rand.NewPCG(opts.Seed, 0)), rec: check.NewRecorder(),
 		replacing: make(chan struct{}, 1),
-		voters: make(map[string]string), config: cluster.DefaultConfig(),
+		voters:    make(map[string]string), config: cluster.DefaultConfig(),
 	}
 	w.beliefs.held = make(map[string]belief)
 	for i := range 3 {
