@@ -16,9 +16,9 @@ const (
 	jumpPerSecond = 1 << 22 // far more than any cluster commits
 	// maxJump leaves room for as many indexes again.
 	maxJump = MaxToken - jumpAtLeast
-	// maxAbove leaves room for a million restores more: a number that was mistyped
-	// must not be the last one.
-	maxAbove = 1 << 52
+	// maxAbove leaves room for a thousand restores more, or decades of entries: a
+	// number that was mistyped must not be the last one.
+	maxAbove = maxJump - 1<<42
 )
 
 // ErrJumpTooFar is of a jump that would leave no room below MaxToken. Nothing

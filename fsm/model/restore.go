@@ -92,12 +92,12 @@ func (m *Machine) restoreCommit(c *fsmpb.RestoreCommit) *fsmpb.Outcome {
 }
 
 // leap: above the index and the backup's by 2^32, at least 2^22 for each second
-// and what the operator says, up to 2^52; and so that there are 2^32 numbers left
+// and what the operator says, within limits; and so that there are 2^32 numbers left
 // below 2^53.
 func leap(index uint64, c *fsmpb.RestoreCommit) (to uint64, ok bool) {
 	const most = math.MaxUint32
 	limit := float64(1<<53 - 1 - 1<<32)
-	if c.SinceMs > most*1000 || float64(c.BackupIndex) > limit || float64(index) > limit || c.Above > 1<<52 {
+	if c.SinceMs > most*1000 || float64(c.BackupIndex) > limit || float64(index) > limit || c.Above > 1<<53-1-1<<32-1<<42 {
 		return 0, false
 	}
 	for _, at := range []uint64{index + 1<<32, c.BackupIndex + 1<<32, c.SinceMs * 4194304 / 1000, c.Above} {
