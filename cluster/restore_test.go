@@ -56,12 +56,12 @@ func restoreUnder(key string, digest byte) RestoreOptions {
 	return RestoreOptions{Request: &fsmpb.Request{Key: key, Path: "POST /v1/snapshot/restore", Digest: []byte{digest}}}
 }
 
-// waitStaged waits until so many keys of a restore are staged here.
+// waitStaged waits until a restore is under way here, and so many of its keys are staged.
 func (n *simNode) waitStaged(keys int) {
 	for range 2000 {
-		staged := 0
-		n.machine.view(func(s *fsm.State) { staged, _ = s.Staged() })
-		if staged == keys {
+		staged, restoring := 0, false
+		n.machine.view(func(s *fsm.State) { staged, restoring = s.Staged() })
+		if restoring && staged >= keys {
 			return
 		}
 		time.Sleep(100 * time.Microsecond)
@@ -258,11 +258,14 @@ func TestP9_P14_B43_LeaderDiesInTheMiddleOfARestore(t *testing.T) {
 				_, err := l.restore(t.Context(), backup, restoreUnder(fmt.Sprint("round", round), 0))
 				answer <- err
 			}()
-			if round%2 == 0 {
+			switch round % 4 {
+			case 0, 2:
 				time.Sleep(time.Duration(rnd.IntN(120)) * time.Millisecond)
-			} else { // about when it commits
+			case 1: // about when it commits
 				l.waitStaged(24)
 				time.Sleep(time.Duration(rnd.IntN(10)) * time.Millisecond)
+			case 3: // surely before
+				l.waitStaged(0)
 			}
 			l.crash()
 			err := <-answer
