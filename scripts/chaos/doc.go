@@ -89,7 +89,7 @@
 //	cluster.go    the cluster; node.go: a process; namespace.go, firewall.go: the network
 //	kill.go       N1, N2; pause.go: N3, N4; pauseholder.go, holder.go: N5
 //	partition.go  N6, N7, N8; slowlinks.go: N8S; replyproxy.go: N9; rolling.go: N17
-//	membership.go N19
+//	transferstorm.go N18; membership.go N19
 //	slowdisk.go   N11; hungdisk.go, keepers.go: N12; faildisk.go: N13; fulldisk.go: N14
 //	powercut.go   N15; damage.go, harms.go: N16; halfsnapshot.go: N21
 //	disk.go       a file system for each node; tracer.go: strace; archive.go: who compacts

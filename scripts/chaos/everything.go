@@ -30,7 +30,7 @@ type everything struct {
 // own, those that take a node away for too long, and the one that cannot be undone
 // while others take nodes away.
 func excluded(n *nemesis) bool {
-	return slices.Contains([]string{"N4", "N5", "N8S", "N11", "N12", "N13", "N14", "N15", "N16", "N19", "N21", "N23"}, n.id)
+	return slices.Contains([]string{"N4", "N5", "N8S", "N11", "N12", "N13", "N14", "N15", "N16", "N18", "N19", "N21", "N23"}, n.id)
 }
 
 func newEverything(r *rand.Rand, all []*nemesis) *everything {

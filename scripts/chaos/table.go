@@ -81,6 +81,10 @@ func table() []*nemesis {
 			make: func(r *rand.Rand) attack { return &rollingRestart{r: r} },
 		},
 		{
+			id: "N18", what: "leadership is handed over again and again", unit: "time of 4 to 8 s", ci: 1, release: 50, batch: 10, settle: true,
+			make: func(r *rand.Rand) attack { return &transferStorm{r} },
+		},
+		{
 			id: "N19", what: "a member is removed, wiped, and joins anew", unit: "replacement", ci: 3, release: 200, batch: 20, settle: true,
 			make: func(r *rand.Rand) attack { return &changeMembers{r: r} },
 		},
