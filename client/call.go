@@ -210,6 +210,9 @@ func (c *Client) try(ctx context.Context, limit time.Duration, n *endpoint, q *c
 		if !sent {
 			return nil, notNow, false, err
 		}
+		if connections == 1 && refusedOurs(err) {
+			return nil, notNow, true, err
+		}
 		return nil, maybe, true, err
 	}
 	leader := resp.Header.Get(wire.HeaderLeader)

@@ -81,7 +81,8 @@ func WithTransport(rt http.RoundTripper) Option {
 	return func(c *Client) error { c.http.Transport, c.foreign = rt, true; return nil }
 }
 
-// WithTLS sets what https endpoints are verified with.
+// WithTLS sets what https endpoints are verified with, and the certificate that is shown
+// to those that ask for one (GetClientCertificate can renew it).
 func WithTLS(conf *tls.Config) Option {
 	return func(c *Client) error { c.own.TLSClientConfig = conf; return nil }
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+
+	"fencepost/certs"
 )
 
 // Config says how a node runs. DefaultConfig has every field but the first
@@ -21,6 +23,9 @@ type Config struct {
 	Expect   int      // how many nodes form it
 
 	AdvertiseRaft string // host:port at which others reach Raft; "": RaftAddr
+
+	RaftTLS *certs.Source // both ways, among members; nil: plain TCP
+	HTTPTLS *certs.Source // of this node's API, and for its calls of others'; nil: plain HTTP
 
 	Heartbeat   time.Duration // a follower that hears nothing for so long stands for election
 	Election    time.Duration // an election that takes longer is started again
@@ -106,6 +111,7 @@ func (c *Config) Validate() error {
 	for _, p := range c.Peers {
 		u, err := url.Parse(p)
 		need(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "", "peer %q is not a URL like http://host:port", p)
+		need(err != nil || c.HTTPTLS == nil || u.Scheme == "https", "peer %q is not https, but this node serves its API over TLS, and all nodes do the same", p)
 	}
 	need(c.Heartbeat >= 50*time.Millisecond, "heartbeat timeout %s is below 50ms", c.Heartbeat)
 	need(c.Election >= c.Heartbeat, "election timeout %s is below the heartbeat timeout %s", c.Election, c.Heartbeat)
@@ -125,4 +131,4 @@ func (c *Config) advertiseRaft() string {
 }
 
 // httpURL is where others reach this node's API.
-func (c *Config) httpURL() string { return "http://" + c.HTTPAddr }
+func (c *Config) httpURL() string { return c.url(c.HTTPAddr) }

@@ -124,7 +124,7 @@ func (n *Node) formOnce(ctx context.Context) (id identity, why string) {
 			id.ClusterID = f.ClusterID
 			return id, ""
 		}
-		if err := n.askOneToJoin(ctx, "http://"+f.HTTPAddr); err != nil {
+		if err := n.askOneToJoin(ctx, n.cfg.url(f.HTTPAddr)); err != nil {
 			why = fmt.Sprintf("asked node %s to join cluster %s: %v", f.Name, f.ClusterID, err)
 			continue
 		}
@@ -204,6 +204,8 @@ func (n *Node) ask(ctx context.Context, url string) (Formation, error) {
 func (n *Node) askToJoin(ctx context.Context) error {
 	urls := slices.Clone(n.cfg.Peers)
 	for _, url := range n.identity().Known {
+		_, address, _ := strings.Cut(url, "://")
+		url = n.cfg.url(address) // as it is now, if that was changed in between
 		if !slices.Contains(urls, url) {
 			urls = append(urls, url)
 		}

@@ -208,7 +208,7 @@ func (n *Node) promote(ctx context.Context, mb *member) {
 		if want == nil || !want.Voter {
 			continue
 		}
-		f, err := n.ask(ctx, "http://"+want.HttpAddr)
+		f, err := n.ask(ctx, n.cfg.url(want.HttpAddr))
 		if err != nil || f.ID != want.Id || f.Removed || f.Index+caughtUp < n.Status().Index {
 			continue
 		}
@@ -241,7 +241,7 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 			continue
 		}
 		wg.Go(func() {
-			f, err := n.ask(ctx, "http://"+node.HttpAddr)
+			f, err := n.ask(ctx, n.cfg.url(node.HttpAddr))
 			if err != nil || f.ID != node.Id || f.Removed {
 				return
 			}

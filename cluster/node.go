@@ -56,8 +56,9 @@ type Node struct {
 	idMu sync.Mutex // guards id
 	id   identity
 
-	closing   atomic.Bool // no new work
-	yielding  atomic.Bool // leadership is being given away
+	closing   atomic.Bool   // no new work
+	yielding  atomic.Bool   // leadership is being given away
+	unfit     chan struct{} // buffer of one: a certificate is over
 	closed    context.Context
 	close     context.CancelFunc
 	wg        sync.WaitGroup
@@ -93,6 +94,7 @@ func Open(cfg Config) (*Node, error) {
 		return nil, err
 	}
 	n.start()
+	n.warnOfOpenPort()
 	if n.id.Removed {
 		n.removed.Store(true)
 		n.sayGone()
@@ -116,8 +118,9 @@ func newNode(cfg Config) *Node {
 		confirms: newConfirms(), ready: newReadiness(), reprove: make(chan struct{}, 1),
 		changing: make(chan struct{}, 1),
 		clock:    time.Now, wall: time.Now, schema: ownSchema(), backups: make(chan struct{}, backupsAtOnce),
-		peers: &http.Client{Transport: &http.Transport{IdleConnTimeout: time.Minute}}, // never by a proxy
+		peers: &http.Client{Transport: cfg.peerTransport()}, unfit: make(chan struct{}, 1),
 	}
+	n.metrics.registry.MustRegister(n.expiry()...)
 	n.disk = newDisk(n.log, n.metrics, cfg.Exit)
 	n.machine = newMachine(n.committed, n.broken, NewFeed(cfg.WatchHistory, cfg.MaxWatchers))
 	n.closed, n.close = context.WithCancel(context.Background())
@@ -135,6 +138,9 @@ func (n *Node) start() {
 	n.wg.Go(func() { n.runRenewals(n.closed) })
 	n.wg.Go(func() { n.runConfirms(n.closed) })
 	n.wg.Go(func() { n.tendWatches(n.closed) })
+	if len(n.certificates()) > 0 {
+		n.wg.Go(func() { n.tendCertificates(n.closed) })
+	}
 }
 
 func (n *Node) broken(err error) {
@@ -195,7 +201,7 @@ func (n *Node) run(p *parts) error {
 	n.wg.Go(func() { n.followLeadership(n.closed, mb) })
 	n.wg.Go(func() { mb.health.run(n.closed, n.metrics.leaderChanges.Inc) })
 	n.wg.Go(func() { n.compact(n.closed, mb) })
-	n.wg.Go(func() { n.tendDisk(n.closed, mb) })
+	n.wg.Go(func() { n.tendFitness(n.closed, mb) })
 	if n.dir != nil {
 		n.wg.Go(func() { n.register(n.closed, mb) })
 	}

@@ -114,7 +114,7 @@ func TestDataDirHasOneOwner(t *testing.T) {
 // Raft speaks only to its own cluster.
 func TestAnotherClustersConnectionIsRefused(t *testing.T) {
 	addr := freeAddrs(t, 1)[0]
-	mine, err := listen(addr, addr, fmt.Sprintf("%032d", 1), hclog.NewNullLogger())
+	mine, err := listen(addr, addr, fmt.Sprintf("%032d", 1), nil, hclog.NewNullLogger())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -61,7 +61,7 @@ func (n *Node) rememberOthers() {
 	var known []string
 	for _, m := range n.machine.members() {
 		if m.Id != id.ID {
-			known = append(known, "http://"+m.HttpAddr)
+			known = append(known, n.cfg.url(m.HttpAddr))
 		}
 	}
 	if n.dir == nil || len(known) == 0 || slices.Equal(id.Known, known) {

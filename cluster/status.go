@@ -16,7 +16,7 @@ type Status struct {
 	ID        string // Raft id, made with the data directory
 	ClusterID string // "": not a member of a cluster yet
 	IsLeader  bool   // by Raft's word on this node; a read is what proves it
-	LeaderURL string // http://host:port of the leader; "": unknown
+	LeaderURL string // http(s)://host:port of the leader; "": unknown
 	LeaderID  string
 	Term      uint64
 	Index     uint64 // public index of the last entry applied here
@@ -76,7 +76,7 @@ func (n *Node) Status() Status {
 	s.LeaderID = string(leader)
 	for _, m := range n.machine.members() {
 		if m.Id == s.LeaderID {
-			s.LeaderURL = "http://" + m.HttpAddr
+			s.LeaderURL = n.cfg.url(m.HttpAddr)
 		}
 	}
 	last := mb.raft.LastContact()
@@ -103,6 +103,8 @@ func (n *Node) Ready() error {
 		return errors.New("a member without a vote yet")
 	case n.disk.isFull() != nil:
 		return fmt.Errorf("no room on the disk for the log: %w", n.disk.isFull())
+	case n.lapsed() != nil:
+		return n.lapsed()
 	case s.LeaderURL == "":
 		return errors.New("no leader is known")
 	case s.IsLeader && n.ready.term() == 0:

@@ -76,7 +76,7 @@ func (n *Node) openParts() (*parts, error) {
 	if err := wholeHistory(front, snaps); err != nil {
 		return nil, errors.Join(err, front.close(), bolt.Close())
 	}
-	layer, err := listen(n.cfg.RaftAddr, n.cfg.advertiseRaft(), id.ClusterID, n.log.Named("transport"))
+	layer, err := listen(n.cfg.RaftAddr, n.cfg.advertiseRaft(), id.ClusterID, n.cfg.RaftTLS, n.log.Named("transport"))
 	if err != nil {
 		return nil, errors.Join(err, front.close(), bolt.Close())
 	}

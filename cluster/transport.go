@@ -10,6 +10,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"fencepost/certs"
 )
 
 // Every Raft connection begins with this and the cluster id, so that nodes of
@@ -27,6 +29,8 @@ type streams struct {
 	advertised net.Addr
 	greeting   string
 	log        hclog.Logger
+	secure     *secure // nil: no TLS
+	dial       func(address string, timeout time.Duration) (net.Conn, error)
 
 	greeted chan net.Conn
 	done    chan struct{}
@@ -34,7 +38,8 @@ type streams struct {
 	wg      sync.WaitGroup
 }
 
-func listen(addr, advertise, clusterID string, log hclog.Logger) (*streams, error) {
+// listen makes the streams of a cluster; over plain TCP if there are no certificates.
+func listen(addr, advertise, clusterID string, tls *certs.Source, log hclog.Logger) (*streams, error) {
 	adv, err := net.ResolveTCPAddr("tcp", advertise)
 	if err != nil {
 		return nil, fmt.Errorf("resolve the Raft address that others use: %w", err)
@@ -46,12 +51,19 @@ func listen(addr, advertise, clusterID string, log hclog.Logger) (*streams, erro
 	if err != nil {
 		return nil, fmt.Errorf("listen for Raft: %w", err)
 	}
+	return newStreams(l, adv, clusterID, tls, log), nil
+}
+
+func newStreams(l net.Listener, advertised net.Addr, clusterID string, tls *certs.Source, log hclog.Logger) *streams {
 	s := &streams{
-		Listener: l, advertised: adv, greeting: greetingMagic + clusterID, log: log,
+		Listener: l, advertised: advertised, greeting: greetingMagic + clusterID, log: log, secure: newSecure(tls), dial: dialTCP,
 		greeted: make(chan net.Conn), done: make(chan struct{}),
 	}
 	s.wg.Go(s.accept)
-	return s, nil
+	if s.secure != nil {
+		s.wg.Go(func() { s.secure.sweep(s.done) })
+	}
+	return s
 }
 
 func (s *streams) accept() {
@@ -85,6 +97,14 @@ func (s *streams) accept() {
 
 // greet hands the connection to Raft if it is of this cluster.
 func (s *streams) greet(c net.Conn) {
+	if s.secure != nil {
+		secured, err := s.secure.accepted(c, greetingBound) // which has said why not
+		if err != nil {
+			c.Close()
+			return
+		}
+		c = secured
+	}
 	c.SetReadDeadline(time.Now().Add(greetingBound))
 	got := make([]byte, len(s.greeting))
 	if _, err := io.ReadFull(c, got); err != nil || string(got) != s.greeting {
@@ -112,10 +132,17 @@ func (s *streams) Accept() (net.Conn, error) {
 }
 
 func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
-	d := net.Dialer{Timeout: timeout, KeepAlive: 5 * time.Second}
-	c, err := d.Dial("tcp", string(address))
+	c, err := s.dial(string(address), timeout)
 	if err != nil {
 		return nil, err
+	}
+	if s.secure != nil {
+		secured, err := s.secure.dialled(c, string(address), timeout)
+		if err != nil {
+			c.Close()
+			return nil, err
+		}
+		c = secured
 	}
 	c.SetWriteDeadline(time.Now().Add(timeout))
 	if _, err := io.WriteString(c, s.greeting); err != nil {
@@ -124,6 +151,11 @@ func (s *streams) Dial(address raft.ServerAddress, timeout time.Duration) (net.C
 	}
 	c.SetWriteDeadline(time.Time{})
 	return &sizedConn{Conn: c}, nil
+}
+
+func dialTCP(address string, timeout time.Duration) (net.Conn, error) {
+	d := net.Dialer{Timeout: timeout, KeepAlive: 5 * time.Second}
+	return d.Dial("tcp", address)
 }
 
 // sizedConn gives a message the time that its size takes. Raft bounds every

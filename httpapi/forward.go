@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"fencepost/certs"
 	"fencepost/httpapi/wire"
 )
 
@@ -25,14 +26,18 @@ const (
 	idleConnections = 90 * time.Second
 )
 
-func newNodeTransport() *http.Transport {
-	return &http.Transport{
+func newNodeTransport(secure *certs.Source) *http.Transport {
+	t := &http.Transport{
 		DialContext:         (&net.Dialer{Timeout: dialBound}).DialContext,
 		MaxIdleConns:        0, // bounded per host, and hosts are few
 		MaxIdleConnsPerHost: idlePerNode,
 		IdleConnTimeout:     idleConnections,
 		DisableCompression:  true, // the answer is passed on as it comes
 	}
+	if secure != nil {
+		t.DialTLSContext = secure.DialTLS(dialBound)
+	}
+	return t
 }
 
 // forwarded says whether another node has forwarded this request.

@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"fencepost/certs"
 	"fencepost/cluster"
 	"fencepost/fsm"
 	"fencepost/fsm/fsmpb"
@@ -71,7 +72,8 @@ type Options struct {
 	Logger   hclog.Logger        // nil: none
 	Gatherer prometheus.Gatherer // served with the own metrics; nil: none
 	Version  string              // of this program, told in the metrics
-	Nodes    http.RoundTripper   // to other nodes; nil: over TCP
+	Nodes    http.RoundTripper   // to other nodes; nil: over TCP,
+	TLS      *certs.Source       // or TLS with these, if not nil
 }
 
 // Handler serves the API. It is an http.Handler for any number of requests at
@@ -98,7 +100,7 @@ func New(node Node, opts Options) *Handler {
 		opts.Logger = hclog.NewNullLogger()
 	}
 	if opts.Nodes == nil {
-		opts.Nodes = newNodeTransport()
+		opts.Nodes = newNodeTransport(opts.TLS)
 	}
 	h := &Handler{node: node, limits: opts.Limits, log: opts.Logger, metrics: newMetrics(opts.Version), nodes: &http.Client{Transport: opts.Nodes}}
 	h.underway = newUnderway(func() string { return node.Status().LeaderURL })

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
@@ -83,12 +84,16 @@ func runBench(ctx context.Context, env *environment, works []string, clients []i
 		return err
 	}
 	fmt.Fprintf(env.stderr, "Load goes to the leader, %s.\n", leader)
+	conf, err := env.clientTLS()
+	if err != nil {
+		return err
+	}
 	run := "bench/" + rand.Text()[:8]
 	cells := []benchCell{}
 	for _, work := range works {
 		for _, n := range clients {
 			setup := benchSetup{
-				base: leader, bearer: env.authToken, work: work, clients: n, duration: duration,
+				base: leader, tls: conf, bearer: env.authToken, work: work, clients: n, duration: duration,
 				names: run + "/" + work + "/" + strconv.Itoa(n),
 			}
 			end, err := stopReaders(ctx, setup, stopped)
@@ -154,6 +159,7 @@ func leaderURL(ctx context.Context, env *environment) (string, error) {
 
 type benchSetup struct {
 	base, bearer string
+	tls          *tls.Config // nil: the default
 	work         string
 	clients      int
 	duration     time.Duration

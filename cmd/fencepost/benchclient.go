@@ -58,7 +58,7 @@ func newBenchClient(s benchSetup, i int) *benchClient {
 	return &benchClient{
 		setup: s, name: s.names + "/" + strconv.Itoa(i),
 		http: &http.Client{
-			Transport:     &http.Transport{MaxIdleConnsPerHost: 1, MaxConnsPerHost: 1, DisableCompression: true},
+			Transport:     &http.Transport{MaxIdleConnsPerHost: 1, MaxConnsPerHost: 1, DisableCompression: true, TLSClientConfig: s.tls},
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		},
 	}

@@ -18,7 +18,7 @@ const stoppedReadBytes = 4 << 10
 // prepareWatch opens the client's own stream of what happens to its key.
 func (c *benchClient) prepareWatch(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.setup.duration+2*benchCallBound)
-	body, err := openWatch(ctx, &http.Client{Transport: new(http.Transport)}, c.setup, "?kind=kv&prefix="+c.name)
+	body, err := openWatch(ctx, &http.Client{Transport: &http.Transport{TLSClientConfig: c.setup.tls}}, c.setup, "?kind=kv&prefix="+c.name)
 	if err != nil {
 		cancel()
 		return err
@@ -64,7 +64,7 @@ func (c *benchClient) writeAndSee() error {
 func stopReaders(ctx context.Context, s benchSetup, n int) (end func(), err error) {
 	ctx, end = context.WithCancel(ctx)
 	h := &http.Client{Transport: &http.Transport{
-		ReadBufferSize: stoppedReadBytes,
+		TLSClientConfig: s.tls, ReadBufferSize: stoppedReadBytes,
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := new(net.Dialer).DialContext(ctx, network, addr)
 			if tcp, ok := conn.(*net.TCPConn); ok {

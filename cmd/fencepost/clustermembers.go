@@ -90,7 +90,7 @@ lists it; it has a vote when it has caught up.`,
 				return err
 			}
 			defer done()
-			node, err := introduce(ctx, args[0])
+			node, err := introduce(ctx, env, args[0])
 			if err != nil {
 				return err
 			}
@@ -107,12 +107,16 @@ lists it; it has a vote when it has caught up.`,
 }
 
 // introduce asks a node who it is.
-func introduce(ctx context.Context, url string) (*wire.JoinRequest, error) {
+func introduce(ctx context.Context, env *environment, url string) (*wire.JoinRequest, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(url, "/")+cluster.FormationPath, nil)
 	if err != nil {
 		return nil, usageError(fmt.Errorf("%q is not a URL like http://host:port: %w", url, err))
 	}
-	resp, err := http.DefaultClient.Do(req)
+	asking, err := env.httpClient()
+	if err != nil {
+		return nil, err
+	}
+	resp, err := asking.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("ask the node who it is: %w", err)
 	}

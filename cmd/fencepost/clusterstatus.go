@@ -52,8 +52,12 @@ func newStatusCommand(env *environment) *cobra.Command {
 func (e *environment) stillMembers(ctx context.Context, removed *wire.Cluster) (s *wire.Cluster, gone string) {
 	s = removed
 	var urls []string
+	opts, err := e.clientOptions()
+	if err != nil {
+		return s, "" // which the client that brought s would have met
+	}
 	for _, url := range e.endpoints {
-		c, err := client.New([]string{url}, client.WithoutRetry(), client.WithBearerToken(e.authToken))
+		c, err := client.New([]string{url}, append(opts, client.WithoutRetry())...)
 		if err != nil {
 			continue
 		}

@@ -89,8 +89,8 @@ const lockHelp = `Run a command while holding a lease.
 
 The command gets its arguments as they are given, without a shell in between, and
 stdin, stdout and stderr. In its environment are FENCEPOST_LEASE, FENCEPOST_TOKEN,
-FENCEPOST_ENDPOINTS and FENCEPOST_AUTH_TOKEN (if there is one), which the client
-commands understand: inside,
+FENCEPOST_ENDPOINTS, and FENCEPOST_AUTH_TOKEN and FENCEPOST_TLS_CA, _CERT and _KEY
+where lock was given these, which the client commands understand: inside,
 
   fencepost kv put backup/last "$(date)"
 
@@ -263,7 +263,7 @@ func (k *lock) release(l *client.Lease, bound time.Duration) {
 // environ is what the command finds in its environment. The flags of this lock are
 // not meant for a fencepost that the command runs.
 func (k *lock) environ(l *client.Lease) []string {
-	drop := append([]string{"FENCEPOST_LEASE", "FENCEPOST_TOKEN", "FENCEPOST_ENDPOINTS", "FENCEPOST_AUTH_TOKEN"}, k.own...)
+	drop := append([]string{"FENCEPOST_LEASE", "FENCEPOST_TOKEN", "FENCEPOST_ENDPOINTS", "FENCEPOST_AUTH_TOKEN", "FENCEPOST_TLS_CA", "FENCEPOST_TLS_CERT", "FENCEPOST_TLS_KEY"}, k.own...)
 	var out []string
 next:
 	for _, e := range os.Environ() {
@@ -277,6 +277,7 @@ next:
 	if k.env.authToken != "" {
 		out = append(out, "FENCEPOST_AUTH_TOKEN="+k.env.authToken)
 	}
+	out = append(out, k.env.tls.variables()...)
 	return append(out,
 		"FENCEPOST_LEASE="+k.name,
 		"FENCEPOST_TOKEN="+strconv.FormatUint(l.Token(), 10),

@@ -25,6 +25,7 @@ type environment struct {
 
 	endpoints []string
 	authToken string
+	tls       tlsFlags
 	output    string
 	timeout   time.Duration
 	config    string
@@ -93,6 +94,9 @@ before the file:
 	f := root.PersistentFlags()
 	f.StringSliceVar(&env.endpoints, "endpoints", []string{"http://127.0.0.1:7001"}, "URLs of the nodes, separated by commas")
 	f.StringVar(&env.authToken, "auth-token", "", "bearer token to send")
+	f.StringVar(&env.tls.ca, "tls-ca", "", "PEM file of the authorities that https endpoints are verified by, if not the system's")
+	f.StringVar(&env.tls.cert, "tls-cert", "", "PEM file of the certificate to show, to nodes that ask for one")
+	f.StringVar(&env.tls.key, "tls-key", "", "PEM file of its key")
 	f.StringVarP(&env.output, "output", "o", outputText, "what to print: text or json")
 	f.DurationVar(&env.timeout, "timeout", 10*time.Second, "how long to try, all repetitions included")
 	f.StringVar(&env.config, "config", "", "YAML file with flags")
@@ -182,9 +186,9 @@ func (e *environment) client() (*client.Client, error) {
 	if e.timeout <= 0 {
 		return nil, usageError(fmt.Errorf("--timeout must be positive, not %s", e.timeout))
 	}
-	var opts []client.Option
-	if e.authToken != "" {
-		opts = append(opts, client.WithBearerToken(e.authToken))
+	opts, err := e.clientOptions()
+	if err != nil {
+		return nil, err
 	}
 	c, err := client.New(e.endpoints, opts...)
 	if err != nil {

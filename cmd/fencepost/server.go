@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/signal"
 	"runtime"
@@ -37,6 +39,7 @@ func newServerCommand(env *environment) *cobra.Command {
 	limits := httpapi.DefaultLimits()
 	var logLevel, advertiseHTTP string
 	var logJSON bool
+	var secure serverTLS
 	c := &cobra.Command{
 		Use:   "server --name NAME --data-dir DIR --http-addr HOST:PORT --raft-addr HOST:PORT --peers URL,URL,URL --expect N",
 		Short: "Run one node of a cluster",
@@ -59,6 +62,9 @@ if there is one, and else they form one together once all are there.`,
 			listen := cfg.HTTPAddr
 			if advertiseHTTP != "" {
 				cfg.HTTPAddr = advertiseHTTP
+			}
+			if err := secure.apply(&cfg, env.tls, log); err != nil {
+				return err
 			}
 			return serveNode(ctx, listen, cfg, limits, processMetrics(log), writer.flush)
 		},
@@ -86,6 +92,10 @@ if there is one, and else they form one together once all are there.`,
 	f.DurationVar(&cfg.WaiterGrace, "waiter-grace", cfg.WaiterGrace, "how long a waiter whose client has gone keeps its place")
 	f.IntVar(&cfg.MaxWatchers, "max-watchers", cfg.MaxWatchers, "watches of events at a time")
 	f.IntVar(&cfg.WatchHistory, "watch-history", cfg.WatchHistory, "events that are kept to resume a watch, and as many renewals")
+	f.StringVar(&secure.clientCA, "tls-client-ca", "", "PEM file of authorities: every client of the API, other nodes too, must show a certificate of theirs")
+	f.StringVar(&secure.raftCert, "raft-tls-cert", "", "PEM file of this node's certificate for Raft")
+	f.StringVar(&secure.raftKey, "raft-tls-key", "", "PEM file of its key")
+	f.StringVar(&secure.raftCA, "raft-tls-ca", "", "PEM file of the authority of the members' Raft certificates, and of nobody else's")
 	f.StringVar(&logLevel, "log-level", "info", "trace, debug, info, warn or error")
 	f.BoolVar(&logJSON, "log-json", false, "log in JSON")
 	return c
@@ -126,14 +136,10 @@ func serveNode(ctx context.Context, listen string, cfg cluster.Config, limits ht
 		}
 		return err
 	}
-	handler := httpapi.New(node, httpapi.Options{
-		Limits: limits, Logger: log.Named("http"), Version: cfg.Version,
-		Gatherer: prometheus.Gatherers{node.Metrics(), raftMetrics},
-	})
+	server, handler := serverOf(node, cfg, limits, raftMetrics)
 	defer handler.Close()
-	server := httpapi.NewServer(handler)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(l) }()
+	go func() { served <- serve(l, server, cfg) }()
 	log.Info("serving", "http", cfg.HTTPAddr, "raft", cfg.RaftAddr, "data", cfg.DataDir, "version", cfg.Version)
 	select {
 	case err = <-served:
@@ -149,4 +155,24 @@ func serveNode(ctx context.Context, listen string, cfg cluster.Config, limits ht
 	}
 	<-served
 	return err
+}
+
+// serverOf is the API of a node, and what serves it.
+func serverOf(node *cluster.Node, cfg cluster.Config, limits httpapi.Limits, raftMetrics prometheus.Gatherer) (*http.Server, *httpapi.Handler) {
+	handler := httpapi.New(node, httpapi.Options{
+		Limits: limits, Logger: cfg.Logger.Named("http"), Version: cfg.Version, TLS: cfg.HTTPTLS,
+		Gatherer: prometheus.Gatherers{node.Metrics(), raftMetrics},
+	})
+	server := httpapi.NewServer(handler)
+	if cfg.HTTPTLS != nil {
+		server.ErrorLog, server.ConnState = cfg.HTTPTLS.ErrorLog(server.ErrorLog), cfg.HTTPTLS.Idle
+	}
+	return server, handler
+}
+
+func serve(l net.Listener, server *http.Server, cfg cluster.Config) error {
+	if cfg.HTTPTLS != nil {
+		l = tls.NewListener(l, cfg.HTTPTLS.ServerConfig())
+	}
+	return server.Serve(l)
 }
