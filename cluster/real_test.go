@@ -129,7 +129,7 @@ func TestAnotherClustersConnectionIsRefused(t *testing.T) {
 			accepted <- c
 		}
 	}()
-	other := &streams{greeting: greetingMagic + fmt.Sprintf("%032d", 2)}
+	other := &streams{greeting: greetingMagic + fmt.Sprintf("%032d", 2), dial: dialTCP}
 	c, err := other.Dial(raft.ServerAddress(addr), time.Second)
 	if err != nil {
 		t.Fatal(err)

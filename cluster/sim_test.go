@@ -22,6 +22,16 @@ type sim struct {
 	t       *testing.T
 	nodes   []*simNode
 	servers []raftServer
+	// What is set before the nodes boot; nil: nothing, and Raft's transport in memory.
+	change func(*Config)
+	wire   func(Config) simTransport
+}
+
+// simTransport is one in place of Raft's own in memory.
+type simTransport interface {
+	raft.Transport
+	raft.WithPreVote
+	raft.WithClose
 }
 
 type simNode struct {
@@ -33,6 +43,7 @@ type simNode struct {
 	store        *simStore
 	snaps        *raft.InmemSnapshotStore
 	trans        *raft.InmemTransport
+	wired        simTransport // nil: trans
 
 	mu     sync.Mutex // guards exited
 	exited string
@@ -91,9 +102,13 @@ func (s *simStore) stall() (resume func()) {
 
 // inSim runs a test on a cluster of three in fake time, and checks at its end
 // that the replicas are equal.
-func inSim(t *testing.T, run func(t *testing.T, s *sim)) {
+func inSim(t *testing.T, run func(t *testing.T, s *sim)) { inSimOn(t, func(*sim) {}, run) }
+
+// inSimOn is inSim on nodes that are set up in another way.
+func inSimOn(t *testing.T, setUp func(s *sim), run func(t *testing.T, s *sim)) {
 	bubble.Test(t, func(t *testing.T) {
 		s := &sim{t: t}
+		setUp(s)
 		for i := range 3 {
 			s.servers = append(s.servers, raftServer{ID: fmt.Sprintf("id%d", i+1), Addr: fmt.Sprintf("n%d", i+1)})
 		}
@@ -136,6 +151,9 @@ func (n *simNode) boot(server raftServer, change func(*Config)) {
 			n.s.cut(n)
 		}
 	}
+	if n.s.change != nil {
+		n.s.change(&cfg)
+	}
 	if change != nil {
 		change(&cfg)
 	}
@@ -144,9 +162,14 @@ func (n *simNode) boot(server raftServer, change func(*Config)) {
 	for _, s := range n.s.servers {
 		voters[s.ID] = s.Addr
 	}
+	transport := simTransport(n.trans)
+	if n.s.wire != nil {
+		n.wired = n.s.wire(cfg)
+		transport = n.wired
+	}
 	var err error
 	n.Node, err = OpenOn(cfg, StandIns{
-		ID: server.ID, ClusterID: "c1", Voters: voters, Logs: n.store, Stable: n.store, HasRoom: n.store.hasRoom, Snapshots: n.snaps, Transport: n.trans, Peers: simPeers{n.s}, schema: n.schemaAtBoot,
+		ID: server.ID, ClusterID: "c1", Voters: voters, Logs: n.store, Stable: n.store, HasRoom: n.store.hasRoom, Snapshots: n.snaps, Transport: transport, Peers: simPeers{n.s}, schema: n.schemaAtBoot,
 	})
 	if err != nil {
 		n.s.t.Fatal(err)
@@ -159,6 +182,9 @@ func (n *simNode) stop() {
 	if !n.down {
 		n.down = true
 		n.Close()
+		if n.wired != nil {
+			n.wired.Close()
+		}
 	}
 }
 
