@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -34,6 +35,7 @@ type processes struct {
 	t     *testing.T
 	bin   string
 	nodes []*process
+	tls   *tls.Config // nil: the API is plain HTTP
 }
 
 type process struct {
@@ -50,7 +52,18 @@ type life struct {
 
 func startProcesses(t *testing.T, count int, flags ...string) *processes {
 	t.Helper()
-	c := &processes{t: t, bin: build(t)}
+	return startProcessesOn(t, count, nil, func(*process) []string { return flags })
+}
+
+// startProcessesOn is startProcesses with an API over TLS, unless conf is nil, and flags
+// for each node.
+func startProcessesOn(t *testing.T, count int, conf *tls.Config, flags func(*process) []string) *processes {
+	t.Helper()
+	c := &processes{t: t, bin: build(t), tls: conf}
+	scheme := "http://"
+	if conf != nil {
+		scheme = "https://"
+	}
 	ports := freePorts(t, 2*count)
 	var peers []string
 	for i := range count {
@@ -60,7 +73,7 @@ func startProcesses(t *testing.T, count int, flags ...string) *processes {
 			http: fmt.Sprintf("127.0.0.1:%d", ports[2*i]),
 			raft: fmt.Sprintf("127.0.0.1:%d", ports[2*i+1]),
 		}
-		n.url = "http://" + n.http
+		n.url = scheme + n.http
 		peers = append(peers, n.url)
 		c.nodes = append(c.nodes, n)
 	}
@@ -69,7 +82,7 @@ func startProcesses(t *testing.T, count int, flags ...string) *processes {
 			"server", "--name", n.name, "--data-dir", n.dir, "--http-addr", n.http, "--raft-addr", n.raft,
 			"--peers", strings.Join(peers, ","), "--expect", fmt.Sprint(count),
 		}
-		n.args = append(n.args, flags...)
+		n.args = append(n.args, flags(n)...)
 	}
 	t.Cleanup(func() {
 		for _, n := range c.nodes {
@@ -284,7 +297,7 @@ func (c *processes) do(n *process, method, path, body string, header ...string) 
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: c.tls}}
 	resp, err := client.Do(req)
 	if err != nil {
 		return answer{err: err}
