@@ -15,8 +15,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
-	"fencepost/certs"
-	"fencepost/certs/testca"
+	"fencepost/cluster/certs"
+	"fencepost/cluster/certs/testca"
 	"fencepost/fsm/fsmpb"
 )
 

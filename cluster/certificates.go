@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"fencepost/certs"
+	"fencepost/cluster/certs"
 )
 
 // certificateLook is how often a node looks whether its certificates are valid.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"fencepost/certs"
+	"fencepost/cluster/certs"
 )
 
 // Config says how a node runs. DefaultConfig has every field but the first

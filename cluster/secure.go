@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"fencepost/certs"
+	"fencepost/cluster/certs"
 )
 
 // expiredLook is how often connections are looked at whose certificates may have run out.

@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 
-	"fencepost/certs"
+	"fencepost/cluster/certs"
 )
 
 // Every Raft connection begins with this and the cluster id, so that nodes of

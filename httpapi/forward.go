@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"fencepost/certs"
+	"fencepost/cluster/certs"
 	"fencepost/httpapi/wire"
 )
 

@@ -11,8 +11,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"fencepost/certs"
 	"fencepost/cluster"
+	"fencepost/cluster/certs"
 	"fencepost/fsm"
 	"fencepost/fsm/fsmpb"
 	"fencepost/httpapi/wire"

@@ -8,9 +8,9 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"fencepost/certs"
 	"fencepost/client"
 	"fencepost/cluster"
+	"fencepost/cluster/certs"
 )
 
 // tlsFlags are the flags that all commands share: what a client shows, and trusts. A

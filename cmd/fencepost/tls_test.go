@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"fencepost/certs/testca"
+	"fencepost/cluster/certs/testca"
 )
 
 // documentedCertificates runs the lines of docs/operations.md that make certificates,

@@ -15,8 +15,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"fencepost/certs"
-	"fencepost/certs/testca"
+	"fencepost/cluster/certs"
+	"fencepost/cluster/certs/testca"
 )
 
 const day = 24 * time.Hour
@@ -89,9 +89,9 @@ func (b *bench) node(name string, life time.Duration) *certs.Source {
 	return b.open(b.files(name), "localhost")
 }
 
-// meet has one dial the other by this name, and says how it ended for each, and until
-// when the connection may last.
-func meet(t *testing.T, dials, listens *certs.Source, host string) (dialler, listener error, end time.Time) {
+// meet has one dial the other by this name, and says until when the connection may last,
+// and how it ended for each.
+func meet(t *testing.T, dials, listens *certs.Source, host string) (end time.Time, dialler, listener error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -124,7 +124,7 @@ func meet(t *testing.T, dials, listens *certs.Source, host string) (dialler, lis
 		_, err = io.ReadFull(c, make([]byte, 1)) // the listener's word on our certificate
 	}
 	raw.Close()
-	return err, <-accepted, end
+	return end, err, <-accepted
 }
 
 func TestB78_AConnectionEndsWithTheFirstCertificate(t *testing.T) {
@@ -132,7 +132,7 @@ func TestB78_AConnectionEndsWithTheFirstCertificate(t *testing.T) {
 	short, long := b.node("short", time.Hour), b.node("long", day)
 	want := b.now().Add(time.Hour)
 	for _, pair := range [][2]*certs.Source{{short, long}, {long, short}} {
-		d, l, end := meet(t, pair[0], pair[1], "localhost")
+		end, d, l := meet(t, pair[0], pair[1], "localhost")
 		if d != nil || l != nil || end.Sub(want).Abs() > time.Second {
 			t.Errorf("dialler %v, listener %v, until %s, want %s", d, l, end, want)
 		}
@@ -171,7 +171,7 @@ func TestB78_RefusedHandshakesSayWhichCheckFailed(t *testing.T) {
 		{"another authority, dials", stranger, good, "localhost", "check="},
 		{"another name", good, good, "n9.test", `check="wrong name"`},
 	} {
-		d, l, _ := meet(t, tt.dials, tt.listens, tt.host)
+		_, d, l := meet(t, tt.dials, tt.listens, tt.host)
 		told := b.told()
 		if d == nil || l == nil {
 			t.Errorf("%s: dialler %v, listener %v", tt.name, d, l)
@@ -198,7 +198,7 @@ func TestB78_FilesAreReadAnewAndBrokenOnesKeepTheOld(t *testing.T) {
 	s, other := b.node("n1", time.Hour), b.node("n2", 30*day)
 	until := func() time.Time {
 		t.Helper()
-		d, l, end := meet(t, other, s, "localhost")
+		end, d, l := meet(t, other, s, "localhost")
 		if d != nil || l != nil {
 			t.Fatalf("dialler %v, listener %v", d, l)
 		}
