@@ -102,9 +102,7 @@ func TestP7_B78_TLSOnRealProcesses(t *testing.T) {
 	if got := cli("kv", "get", "k"); got != "guarded" {
 		t.Errorf("read back %q", got)
 	}
-	if got := cli("cluster", "status"); !strings.Contains(got, "OK: 3 of 3") {
-		t.Errorf("status: %s", got)
-	}
+	eventually(t, "all have registered", func() bool { return strings.Contains(cli("cluster", "status"), "OK: 3 of 3") })
 	cli("bench", "--works", "read", "--clients", "1", "--duration", "100ms")
 
 	t.Run("refused", func(t *testing.T) { refusedByTLS(t, c, follower, file) })
