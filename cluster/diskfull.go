@@ -21,11 +21,10 @@ const (
 // it should not lead, and gives leadership away if it does. The two share one goroutine,
 // so that there is one attempt at a time.
 //
-// Disk: Raft leaves a leader's office
-// when a write to the log fails, and the others are elected before it: they have not
-// heard yet that it left, and refuse it a vote. But entries that cannot settle fail
-// no write until the journal is full, too; the node gives leadership away as soon as
-// it finds that, and serves on if nobody can take it.
+// With a full disk, Raft leaves a leader's office when a write to the log fails, and the
+// others are elected before it: they have not heard yet that it left, and refuse it a
+// vote. But entries that cannot settle fail no write until the journal is full, too; the
+// node gives leadership away as soon as it finds that, and serves on if nobody can take it.
 func (n *Node) tendFitness(ctx context.Context, mb *member) {
 	for {
 		select {

@@ -97,6 +97,7 @@ func (s *streams) accept() {
 
 // greet hands the connection to Raft if it is of this cluster.
 func (s *streams) greet(c net.Conn) {
+	bound := time.Now().Add(greetingBound) // of the handshake and the greeting together
 	if s.secure != nil {
 		secured, err := s.secure.accepted(c, greetingBound) // which has said why not
 		if err != nil {
@@ -105,7 +106,7 @@ func (s *streams) greet(c net.Conn) {
 		}
 		c = secured
 	}
-	c.SetReadDeadline(time.Now().Add(greetingBound))
+	c.SetReadDeadline(bound)
 	got := make([]byte, len(s.greeting))
 	if _, err := io.ReadFull(c, got); err != nil || string(got) != s.greeting {
 		if err == nil {

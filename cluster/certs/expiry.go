@@ -50,7 +50,7 @@ func (s *Source) Left() time.Duration { return s.current.Load().ends.Sub(s.Now()
 // here has it: whoever has it should not lead.
 func (s *Source) Over() error {
 	now, have := s.Now(), s.current.Load()
-	margin := min(giveWay, have.ends.Sub(have.begins)/10)
+	margin := min(giveWay, max(0, have.ends.Sub(have.begins)/10))
 	switch {
 	case now.Before(have.begins):
 		return fmt.Errorf("the %s certificate is not yet valid: it is from %s on, and the clock here says %s", s.Use, stamp(have.begins), stamp(now))
