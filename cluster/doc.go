@@ -24,20 +24,49 @@
 //	formation.go   finding a cluster, or making one
 //	node.go        a node's life: open, serve, hand over, close
 //	status.go      what a node knows of itself
-//	storage.go     log, snapshots and transport: what Raft stands on
 //	machine.go     the state machine under Raft
-//	propose.go     proposals and what becomes of them
+//	propose.go     proposals and what becomes of them; gate.go which of them go first
 //	quota.go       what the leader refuses for want of room
 //	renewals.go    many renewals in one entry
 //	reads.go       linearizable and stale reads
+//	waits.go       requests that stand in a queue, and clients that have gone
 //	leader.go      what a leader does in its term
 //	clock.go       the leader's reading of the cluster clock
 //	pauses.go      noticing that the process stood still
-//	members.go     who is in the cluster; joining it; promotion
 //	events.go      the newest events, for watchers; ring.go how they are kept;
 //	               watch.go the node's part in it
-//	snapshots.go   when the log is compacted
-//	watchdog.go    a stalled disk ends the process
-//	transport.go   Raft connections, which begin with the cluster id
 //	metrics.go     what is counted here
+//
+// Members:
+//
+//	members.go     who is in the cluster; joining it; promotion
+//	remove.go      leaving it; registered.go what a node knows of that
+//	transfer.go    handing leadership over
+//	health.go      which of the others answer
+//	upgrade.go     what all of them understand
+//
+// Connections:
+//
+//	transport.go   Raft's, which begin with the cluster id; secure.go TLS under them
+//	certificates.go what a node does when its certificates run out (package certs)
+//	onevoice.go    heartbeats, and who may answer them
+//
+// Disk:
+//
+//	storage.go     log, snapshots and transport: what Raft stands on
+//	journal*.go    the newest entries, before they settle in the log's database
+//	overlap.go     a leader's write beside its followers'
+//	soundstore.go  checksums for what raft-boltdb has; boltpages.go for its own pages
+//	whole.go       all that is stored is looked at before a node starts
+//	snapshots.go   when the log is compacted; snapshotstore.go, snapshotmissed.go where to
+//	watchdog.go    a stalled disk ends the process
+//	disk.go        what a failing disk does to the node; diskfull.go a full one
+//
+// Backup and recovery:
+//
+//	backup.go      reading; restore.go replacing; spool.go where an upload waits
+//	recover*.go    a new cluster of one survivor
+//	inspect*.go    the log of a stopped node
+//
+// standins.go takes the place of disk, network and clock in simulations (package sim).
 package cluster

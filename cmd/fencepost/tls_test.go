@@ -109,6 +109,24 @@ func TestP7_B78_TLSOnRealProcesses(t *testing.T) {
 
 	env := append(os.Environ(), "FENCEPOST_ENDPOINTS="+c.urls(), "FENCEPOST_TLS_CA="+file("api-ca.crt"),
 		"FENCEPOST_TLS_CERT="+file("api-ops.crt"), "FENCEPOST_TLS_KEY="+file("api-ops.key"))
+	rotatedUnderAHolder(t, c, dir, conf, env)
+	if got := cli("kv", "get", "held"); got != "done" {
+		t.Errorf("the command under the lock wrote %q", got)
+	}
+	metrics := string(c.get(follower, "/metrics").raw)
+	for _, use := range []string{"raft", "http"} {
+		if !strings.Contains(metrics, fmt.Sprintf(`fencepost_certificate_expires_seconds{use=%q} 7.7`, use)) { // 90 days
+			t.Errorf("no certificate of %s in the metrics", use)
+		}
+	}
+}
+
+// rotatedUnderAHolder replaces all certificates, and then one by a broken file, while a
+// command runs under a lease.
+func rotatedUnderAHolder(t *testing.T, c *processes, dir string, conf *tls.Config, env []string) {
+	t.Helper()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	follower := c.follower()
 	goOn := file("go")
 	l := startLock(t, c.bin, env, "jobs/held", "--ttl", "3s", "--", "sh", "-c",
 		`while [ ! -e "$1" ]; do sleep 0.1; done; exec "$2" kv put held done --guard held`, "sh", goOn, c.bin)
@@ -159,15 +177,6 @@ func TestP7_B78_TLSOnRealProcesses(t *testing.T) {
 	}
 	if code := l.cmd.ProcessState.ExitCode(); code != 0 {
 		t.Errorf("lock ended with %d: %s", code, l.errs)
-	}
-	if got := cli("kv", "get", "held"); got != "done" {
-		t.Errorf("the command under the lock wrote %q", got)
-	}
-	metrics := string(c.get(follower, "/metrics").raw)
-	for _, use := range []string{"raft", "http"} {
-		if !strings.Contains(metrics, fmt.Sprintf(`fencepost_certificate_expires_seconds{use=%q} 7.7`, use)) { // 90 days
-			t.Errorf("no certificate of %s in the metrics", use)
-		}
 	}
 }
 
