@@ -341,3 +341,35 @@ func TestP10_AJoinIsAcknowledgedWhenItIsCommitted(t *testing.T) {
 		s.sameEverywhere()
 	})
 }
+
+// Whoever replaces one node after the other waits for /readyz, and must not lose the
+// quorum by it: a member without a vote is not ready yet.
+func TestReadyOnlyWithAVote(t *testing.T) {
+	inSim(t, func(t *testing.T, s *sim) {
+		l := s.leader()
+		f := s.nodes[0]
+		if f == l {
+			f = s.nodes[1]
+		}
+		id := f.identity().ID
+		if err := l.member.Load().raft.DemoteVoter(raft.ServerID(id), 0, time.Second).Error(); err != nil {
+			t.Fatal(err)
+		}
+		for range 1000 { // it learns of that, and is promoted again soon after
+			if !f.member.Load().votes(id) {
+				break
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+		if err := f.Ready(); err == nil || !strings.Contains(err.Error(), "without a vote") {
+			t.Errorf("without a vote: %v", err)
+		}
+		for range 300 {
+			if f.Ready() == nil {
+				return
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		t.Errorf("30 s later: %v", f.Ready())
+	})
+}
