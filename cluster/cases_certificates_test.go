@@ -173,13 +173,15 @@ func (c *tlsSim) ends() (list []time.Time) {
 // keep renews a lease each second at whoever leads until it is stopped, and fails the
 // test if a renewal is refused; renewed counts the others.
 func (s *sim) keep(name string, token uint64) (stop func() (renewed int)) {
-	done, ended := make(chan struct{}), make(chan int)
+	done, ended := make(chan struct{}), make(chan int, 1)
 	go func() {
 		renewed := 0
 		defer func() { ended <- renewed }()
 		for {
 			select {
 			case <-done:
+				return
+			case <-s.t.Context().Done(): // the test has failed before it stopped this
 				return
 			case <-time.After(time.Second):
 			}
