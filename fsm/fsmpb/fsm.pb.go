@@ -1637,7 +1637,7 @@ type RestoreCommit struct {
 	BackupIndex   uint64                 `protobuf:"varint,5,opt,name=backup_index,json=backupIndex,proto3" json:"backup_index,omitempty"`
 	SinceMs       uint64                 `protobuf:"varint,6,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"` // since 2020-01-01, by the proposer's wall clock
 	Above         uint64                 `protobuf:"varint,7,opt,name=above,proto3" json:"above,omitempty"`                    // by the operator's word
-	Request       *Request               `protobuf:"bytes,8,opt,name=request,proto3" json:"request,omitempty"`
+	Request       *Request               `protobuf:"bytes,9,opt,name=request,proto3" json:"request,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3285,7 +3285,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\fRestoreChunk\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
 	"\x05first\x18\x02 \x01(\x04R\x05first\x12/\n" +
-	"\x04keys\x18\x03 \x03(\v2\x1b.fencepost.fsm.v1.KeyRecordR\x04keys\"\xec\x01\n" +
+	"\x04keys\x18\x03 \x03(\v2\x1b.fencepost.fsm.v1.KeyRecordR\x04keys\"\xf2\x01\n" +
 	"\rRestoreCommit\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04keys\x18\x02 \x01(\x04R\x04keys\x12\x1a\n" +
@@ -3294,7 +3294,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\fbackup_index\x18\x05 \x01(\x04R\vbackupIndex\x12\x19\n" +
 	"\bsince_ms\x18\x06 \x01(\x04R\asinceMs\x12\x14\n" +
 	"\x05above\x18\a \x01(\x04R\x05above\x123\n" +
-	"\arequest\x18\b \x01(\v2\x19.fencepost.fsm.v1.RequestR\arequest\"\xcc\x06\n" +
+	"\arequest\x18\t \x01(\v2\x19.fencepost.fsm.v1.RequestR\arequestJ\x04\b\b\x10\t\"\xcc\x06\n" +
 	"\aOutcome\x12*\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x16.fencepost.fsm.v1.CodeR\x04code\x120\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x18.fencepost.fsm.v1.ReasonR\x06reason\x12\x14\n" +
@@ -3344,7 +3344,7 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\x06staged\x18\n" +
 	" \x01(\v2\x1b.fencepost.fsm.v1.KeyRecordH\x00R\x06staged\x128\n" +
 	"\x06backup\x18\v \x01(\v2\x1e.fencepost.fsm.v1.BackupHeaderH\x00R\x06backupB\b\n" +
-	"\x06record\"\x92\x02\n" +
+	"\x06record\"\x9e\x02\n" +
 	"\x06Header\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
 	"\n" +
@@ -3356,7 +3356,8 @@ const file_fsm_fsmpb_fsm_proto_rawDesc = "" +
 	"\n" +
 	"last_token\x18\a \x01(\x04R\tlastToken\x120\n" +
 	"\x06totals\x18\b \x01(\v2\x18.fencepost.fsm.v1.TotalsR\x06totals\x12#\n" +
-	"\rrestore_floor\x18\t \x01(\x04R\frestoreFloor\"\xb4\x01\n" +
+	"\rrestore_floor\x18\t \x01(\x04R\frestoreFloorJ\x04\b\n" +
+	"\x10\vJ\x04\b\v\x10\f\"\xb4\x01\n" +
 	"\fBackupHeader\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\rR\aversion\x12\x1d\n" +
 	"\n" +
