@@ -204,3 +204,15 @@ func TestJournalFollows(t *testing.T) {
 		t.Error("heard of what was not told")
 	}
 }
+
+// Two attacks at once must not take each other's order away.
+func TestAProxyTakesOneOrderAtATime(t *testing.T) {
+	p := new(replyProxy)
+	first := p.order(answerLost)
+	if first == nil || p.order(heldBack) != nil {
+		t.Fatal("a second order was taken beside the first")
+	}
+	if !p.cancel(first) || p.order(heldBack) == nil {
+		t.Error("no order is taken after the first was taken back")
+	}
+}

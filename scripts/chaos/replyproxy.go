@@ -79,6 +79,9 @@ func (p *replyProxy) order(what badReply) *order {
 	o := &order{what: what, met: make(chan struct{})}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.next != nil {
+		return nil // in its place this one would let the other wait for ever
+	}
 	p.next = o
 	return o
 }
@@ -205,6 +208,9 @@ func (a *badReplies) land(ctx context.Context, c *cluster) (*landing, error) {
 		late /= 20
 	}
 	o := p.order(what)
+	if o == nil {
+		return nil, errBusy
+	}
 	select {
 	case <-o.met:
 	case <-time.After(metBound):
