@@ -13,7 +13,8 @@ const (
 	// diskRetry is how often it tries to write what found no room.
 	diskRetry = time.Second
 	// yieldRetry spaces attempts to give leadership away, each twice as long as
-	// the one before: while one lasts, nothing is proposed.
+	// the one before: while one lasts, nothing is proposed. It is also how often a
+	// leader looks again whether another may lead.
 	yieldRetry, yieldRetryMax = time.Second, time.Minute
 )
 
@@ -49,17 +50,21 @@ func (n *Node) unfitness() string {
 }
 
 func (n *Node) waitForFitness(ctx context.Context, mb *member) {
-	var tried, yielded time.Time
+	var retried, yielded time.Time
 	var yieldWait time.Duration
+	tried := map[string]int{}
 	for why := n.unfitness(); why != ""; why = n.unfitness() {
 		now := time.Now()
 		if mb.raft.State() == raft.Leader && now.Sub(yielded) >= yieldWait {
-			n.yield(ctx, mb, why)
-			// Also if it led in between: two such nodes must not pass it to and fro.
-			yielded, yieldWait = time.Now(), min(max(2*yieldWait, yieldRetry), yieldRetryMax)
+			if n.yield(ctx, mb, why, tried) {
+				// Also if it led in between: nodes that know nothing of each other must not
+				// pass it round all the time.
+				yieldWait = min(2*yieldWait, yieldRetryMax)
+			}
+			yieldWait, yielded = max(yieldWait, yieldRetry), time.Now()
 		}
-		if mb.retry != nil && n.disk.isFull() != nil && now.Sub(tried) >= diskRetry {
-			tried = now
+		if mb.retry != nil && n.disk.isFull() != nil && now.Sub(retried) >= diskRetry {
+			retried = now
 			_ = mb.retry() // what comes of it is noted where it is written
 		}
 		if !sleep(ctx, diskLook) {
@@ -68,19 +73,21 @@ func (n *Node) waitForFitness(ctx context.Context, mb *member) {
 	}
 }
 
-// yield gives leadership to another node, if one can take it. Readiness is gone
-// before that begins, and comes back only by a proof in a term.
-func (n *Node) yield(ctx context.Context, mb *member, why string) {
-	n.log.Warn("this node gives leadership away", "why", why)
-	n.yielding.Store(true)
-	n.ready.set(0)
-	bounded, cancel := context.WithTimeout(ctx, 4*n.cfg.Election)
+// yield gives leadership to another node if there is one that may take it; if not, this
+// one leads on as well as it can. tried counts what each was asked.
+func (n *Node) yield(ctx context.Context, mb *member, why string, tried map[string]int) (asked bool) {
+	ctx, cancel := context.WithTimeout(ctx, 4*n.cfg.Election)
 	defer cancel()
-	if !await(bounded, mb.raft.LeadershipTransfer()) {
-		n.log.Warn("no other node takes over from this one", "why", why)
+	to, ok := n.successor(ctx, mb, tried)
+	if !ok {
+		return false
 	}
-	n.yielding.Store(false)
-	n.dropReady() // or what made it ready meanwhile was left without a reproof
+	tried[to.ID]++
+	n.log.Warn("this node gives leadership away", "why", why)
+	if err := n.handOverTo(ctx, mb, to); err != nil {
+		n.log.Warn("the other node has not taken over", "name", to.Name, "error", err)
+	}
+	return true
 }
 
 // retry tries again to settle what found the disk full.

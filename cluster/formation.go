@@ -30,6 +30,8 @@ type Formation struct {
 	Index     uint64   `json:"index"`   // public, applied
 	// LastContactMS is how long ago the node heard from the leader.
 	LastContactMS int64 `json:"last_contact_ms"`
+	// Unfit says that the node should not lead: its disk is full, or a certificate over.
+	Unfit bool `json:"unfit,omitempty"`
 	// Removed says that its cluster does not have the node any more.
 	Removed bool `json:"removed,omitempty"`
 }
@@ -51,7 +53,7 @@ func (n *Node) Formation() Formation {
 	f := Formation{
 		Name: id.Name, ID: id.ID, RaftAddr: n.cfg.advertiseRaft(), HTTPAddr: n.cfg.HTTPAddr,
 		ClusterID: id.ClusterID, Index: s.Index, LastContactMS: s.LastContact.Milliseconds(),
-		Removed: s.Removed,
+		Unfit: n.unfitness() != "", Removed: s.Removed,
 	}
 	if s.Removed {
 		return f

@@ -106,10 +106,6 @@ func (n *Node) takeOffice(ctx context.Context, mb *member) bool {
 	if !n.ready.set(term) {
 		return false
 	}
-	if n.yielding.Load() { // only now: it is set before readiness is dropped
-		n.ready.set(0)
-		return false
-	}
 	mb.log.lead(term)
 	return true
 }

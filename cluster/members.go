@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
@@ -243,10 +244,13 @@ func (n *Node) Members(ctx context.Context) ([]Member, error) {
 		wg.Go(func() {
 			f, err := n.ask(ctx, n.cfg.url(node.HttpAddr))
 			if err != nil || f.ID != node.Id || f.Removed {
+				var bad *tls.CertificateVerificationError
+				list[i].Unfit = errors.As(err, &bad)
 				return
 			}
 			list[i].AppliedIndex, list[i].LastContact = f.Index, time.Duration(f.LastContactMS)*time.Millisecond
-			list[i].Healthy = s.ID != "" && f.LastContactMS <= 3*n.cfg.Heartbeat.Milliseconds()
+			list[i].Unfit = f.Unfit
+			list[i].Healthy = s.ID != "" && !f.Unfit && f.LastContactMS <= 3*n.cfg.Heartbeat.Milliseconds()
 		})
 	}
 	wg.Wait()

@@ -57,7 +57,6 @@ type Node struct {
 	id   identity
 
 	closing   atomic.Bool   // no new work
-	yielding  atomic.Bool   // leadership is being given away
 	unfit     chan struct{} // buffer of one: a certificate is over
 	closed    context.Context
 	close     context.CancelFunc
@@ -271,9 +270,15 @@ func (n *Node) handOver(mb *member) {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*n.cfg.Election)
 	defer cancel()
 	var asked time.Time
+	tried := map[string]int{}
 	for mb.raft.State() == raft.Leader {
 		if time.Since(asked) > n.cfg.Election {
-			mb.raft.LeadershipTransfer()
+			asking, done := context.WithTimeout(ctx, n.cfg.Election) // of nodes that are down as well
+			if to, ok := n.successor(asking, mb, tried); ok {
+				tried[to.ID]++
+				mb.raft.LeadershipTransferToServer(raft.ServerID(to.ID), raft.ServerAddress(to.RaftAddr))
+			}
+			done()
 			asked = time.Now()
 		}
 		if !sleep(ctx, handOverLook) {

@@ -25,6 +25,8 @@ type sim struct {
 	// What is set before the nodes boot; nil: nothing, and Raft's transport in memory.
 	change func(*Config)
 	wire   func(Config) simTransport
+	// refuses is how a question of one node to another's API ends; nil: with the answer.
+	refuses func(asks, asked *simNode) error
 }
 
 // simTransport is one in place of Raft's own in memory.
@@ -169,7 +171,7 @@ func (n *simNode) boot(server raftServer, change func(*Config)) {
 	}
 	var err error
 	n.Node, err = OpenOn(cfg, StandIns{
-		ID: server.ID, ClusterID: "c1", Voters: voters, Logs: n.store, Stable: n.store, HasRoom: n.store.hasRoom, Snapshots: n.snaps, Transport: transport, Peers: simPeers{n.s}, schema: n.schemaAtBoot,
+		ID: server.ID, ClusterID: "c1", Voters: voters, Logs: n.store, Stable: n.store, HasRoom: n.store.hasRoom, Snapshots: n.snaps, Transport: transport, Peers: simPeers{n}, schema: n.schemaAtBoot,
 	})
 	if err != nil {
 		n.s.t.Fatal(err)

@@ -32,6 +32,7 @@ type Status struct {
 type Member struct {
 	Name, ID, RaftAddr, HTTPAddr, Version string
 	Voter, Leader, Healthy                bool
+	Unfit                                 bool   // it should not lead, as it says or its certificate shows; not healthy then
 	AppliedIndex                          uint64 // public; 0: unknown
 	LastContact                           time.Duration
 }

@@ -56,7 +56,7 @@ func (n *Node) Transfer(ctx context.Context, to string) (leader string, err erro
 	}
 	target, ok := alive[id]
 	if !ok {
-		return "", fmt.Errorf("%w: %s has no vote, or does not answer", ErrNotEligible, to)
+		return "", fmt.Errorf("%w: %s has no vote, does not answer, or should not lead now", ErrNotEligible, to)
 	}
 	if err := n.handOverTo(ctx, mb, target); err != nil {
 		return "", err
@@ -67,25 +67,47 @@ func (n *Node) Transfer(ctx context.Context, to string) (leader string, err erro
 	return to, nil
 }
 
-// handOverToAny makes the voter that is furthest the leader, or another if that fails
-// before anything was sent.
+// handOverToAny makes the healthy voter that is furthest the leader.
 func (n *Node) handOverToAny(ctx context.Context, mb *member) error {
-	alive, err := n.aliveVoters(ctx, mb)
+	to, ok := n.successor(ctx, mb, nil)
+	if !ok || !to.Healthy {
+		return fmt.Errorf("%w: no other voter is up and fit to lead", ErrNotEligible)
+	}
+	return n.handOverTo(ctx, mb, to)
+}
+
+// successor is the voter that leadership is best given to: one that says it is healthy,
+// of these one that was tried less often, and the furthest of these. Never one that should
+// not lead, or would only give it back.
+//
+// If none is healthy it is one that does not answer, but takes heartbeats: where clients
+// show certificates, a leader whose own is over can ask nobody. It is the next in the order
+// of the configuration then, so that nodes which know nothing of each other pass
+// leadership round until it comes to one that is fit.
+func (n *Node) successor(ctx context.Context, mb *member, tried map[string]int) (to Member, ok bool) {
+	list, err := n.Members(ctx)
 	if err != nil {
-		return err
+		return Member{}, false
 	}
-	delete(alive, n.identity().ID)
-	list := make([]Member, 0, len(alive))
-	for _, m := range alive {
-		list = append(list, m)
+	servers, self := mb.configuration().Servers, n.identity().ID
+	at := func(id string) int {
+		return slices.IndexFunc(servers, func(s raft.Server) bool { return string(s.ID) == id })
 	}
-	if len(list) == 0 {
-		return fmt.Errorf("%w: no other voter is up", ErrNotEligible)
-	}
-	furthest := slices.MaxFunc(list, func(a, b Member) int {
-		return cmp.Or(cmp.Compare(a.AppliedIndex, b.AppliedIndex), cmp.Compare(b.Name, a.Name))
+	next := func(m Member) int { return (at(m.ID) - at(self) + len(servers)) % len(servers) }
+	list = slices.DeleteFunc(list, func(m Member) bool {
+		return !m.Voter || m.Unfit || m.ID == self || at(m.ID) < 0 || !mb.health.healthy(m.ID)
 	})
-	return n.handOverTo(ctx, mb, furthest)
+	if len(list) == 0 {
+		return Member{}, false
+	}
+	return slices.MinFunc(list, func(a, b Member) int {
+		if a.Healthy != b.Healthy && a.Healthy {
+			return -1
+		} else if a.Healthy != b.Healthy {
+			return 1
+		}
+		return cmp.Or(cmp.Compare(tried[a.ID], tried[b.ID]), cmp.Compare(b.AppliedIndex, a.AppliedIndex), cmp.Compare(next(a), next(b)))
+	}), true
 }
 
 // handOverTo makes another voter the leader, and returns when this node knows whom it

@@ -17,14 +17,20 @@ import (
 	"fencepost/fsm/fsmpb"
 )
 
-// simPeers answers what a node is, which is all that nodes ask each other in these
-// tests, as long as the node is there and not cut off.
-type simPeers struct{ s *sim }
+// simPeers answers one node what another is, which is all that nodes ask each other in
+// these tests, as long as that is there and not cut off.
+type simPeers struct{ asks *simNode }
 
 func (p simPeers) RoundTrip(q *http.Request) (*http.Response, error) {
-	for i, n := range p.s.nodes {
-		if p.s.servers[i].Addr+":80" != q.URL.Host || n.isGone() || q.URL.Path != FormationPath {
+	s := p.asks.s
+	for i, n := range s.nodes {
+		if s.servers[i].Addr+":80" != q.URL.Host || n.isGone() || q.URL.Path != FormationPath {
 			continue
+		}
+		if s.refuses != nil {
+			if err := s.refuses(p.asks, n); err != nil {
+				return nil, err
+			}
 		}
 		b, err := json.Marshal(n.now.Load().Formation())
 		return &http.Response{StatusCode: http.StatusOK, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(b)), Request: q}, err

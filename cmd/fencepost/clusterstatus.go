@@ -112,6 +112,8 @@ func nodeState(n wire.Node) string {
 		return "leader, UNHEALTHY"
 	case n.Healthy:
 		return "ok"
+	case n.AppliedIndex > 0: // it has answered
+		return "UNHEALTHY"
 	}
 	return "DOWN"
 }
