@@ -111,6 +111,7 @@ func (c *Config) Validate() error {
 	for _, p := range c.Peers {
 		u, err := url.Parse(p)
 		need(err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "", "peer %q is not a URL like http://host:port", p)
+		need(err != nil || c.HTTPTLS != nil || u.Scheme == "http", "peer %q is https, but this node has no certificate to serve its API with, and all nodes do the same", p)
 		need(err != nil || c.HTTPTLS == nil || u.Scheme == "https", "peer %q is not https, but this node serves its API over TLS, and all nodes do the same", p)
 	}
 	need(c.Heartbeat >= 50*time.Millisecond, "heartbeat timeout %s is below 50ms", c.Heartbeat)

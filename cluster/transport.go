@@ -19,8 +19,6 @@ import (
 const (
 	greetingMagic = "FPRAFT1\n"
 	greetingBound = 5 * time.Second
-	// maxGreetings bounds connections that have not said who they are yet.
-	maxGreetings = 64
 )
 
 // streams is Raft's way to the other nodes of one cluster.
@@ -32,10 +30,11 @@ type streams struct {
 	secure     *secure // nil: no TLS
 	dial       func(address string, timeout time.Duration) (net.Conn, error)
 
-	greeted chan net.Conn
-	done    chan struct{}
-	once    sync.Once
-	wg      sync.WaitGroup
+	greetings greetings
+	greeted   chan net.Conn
+	done      chan struct{}
+	once      sync.Once
+	wg        sync.WaitGroup
 }
 
 // listen makes the streams of a cluster; over plain TCP if there are no certificates.
@@ -67,7 +66,6 @@ func newStreams(l net.Listener, advertised net.Addr, clusterID string, tls *cert
 }
 
 func (s *streams) accept() {
-	slots := make(chan struct{}, maxGreetings)
 	for {
 		c, err := s.Listener.Accept()
 		if err != nil {
@@ -82,45 +80,50 @@ func (s *streams) accept() {
 			}
 			continue
 		}
-		select {
-		case slots <- struct{}{}:
-		default:
+		if !s.greetings.add(c) {
 			c.Close()
 			continue
 		}
-		s.wg.Go(func() {
-			defer func() { <-slots }()
-			s.greet(c)
-		})
+		s.wg.Go(func() { s.greet(c) })
 	}
 }
 
 // greet hands the connection to Raft if it is of this cluster.
-func (s *streams) greet(c net.Conn) {
-	bound := time.Now().Add(greetingBound) // of the handshake and the greeting together
-	if s.secure != nil {
-		secured, err := s.secure.accepted(c, greetingBound) // which has said why not
-		if err != nil {
-			c.Close()
-			return
-		}
-		c = secured
-	}
-	c.SetReadDeadline(bound)
-	got := make([]byte, len(s.greeting))
-	if _, err := io.ReadFull(c, got); err != nil || string(got) != s.greeting {
-		if err == nil {
-			s.log.Warn("refused a Raft connection of another cluster", "from", c.RemoteAddr().String())
-		}
+func (s *streams) greet(raw net.Conn) {
+	c, ours := s.welcome(raw)
+	s.greetings.done(raw)
+	if !ours {
 		c.Close()
 		return
 	}
-	c.SetReadDeadline(time.Time{})
 	select {
 	case s.greeted <- c:
 	case <-s.done:
 		c.Close()
 	}
+}
+
+// welcome hears who has connected, and says whether it is of this cluster. The
+// connection that it returns is the one to use, or to close.
+func (s *streams) welcome(c net.Conn) (_ net.Conn, ours bool) {
+	bound := time.Now().Add(greetingBound) // of the handshake and the greeting together
+	if s.secure != nil {
+		secured, err := s.secure.accepted(c, greetingBound) // which has said why not
+		if err != nil {
+			return c, false
+		}
+		c = secured
+	}
+	c.SetReadDeadline(bound)
+	got := make([]byte, len(s.greeting))
+	if _, err := io.ReadFull(c, got); err != nil {
+		return c, false
+	} else if string(got) != s.greeting {
+		s.log.Warn("refused a Raft connection of another cluster", "from", c.RemoteAddr().String())
+		return c, false
+	}
+	c.SetReadDeadline(time.Time{})
+	return c, true
 }
 
 func (s *streams) Accept() (net.Conn, error) {
@@ -201,6 +204,7 @@ func (s *streams) Close() error {
 	s.once.Do(func() {
 		close(s.done)
 		err = s.Listener.Close()
+		s.greetings.close()
 		s.wg.Wait()
 	})
 	return err

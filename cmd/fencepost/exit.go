@@ -1,9 +1,12 @@
 package main
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -94,11 +97,25 @@ func advice(cmd *cobra.Command, err error) string {
 		return "To learn what became of it, repeat the same command with --idempotency-key " + out.Key +
 			" within ten minutes: it is applied once."
 	case errors.As(err, &out):
-		return "Nothing was changed. Check that --endpoints names running nodes, and see 'fencepost cluster status'; then try again."
+		return "Nothing was changed. " + adviceOnSilence(out.Last)
 	case errors.As(err, &e):
 		return adviceOn(e)
 	}
 	return ""
+}
+
+// adviceOnSilence says what to do if nobody answered, and the last attempt failed so.
+func adviceOnSilence(last error) string {
+	var untrusted *tls.CertificateVerificationError
+	switch {
+	case errors.As(last, &untrusted):
+		return "The server's certificate does not pass: check --tls-ca, and that --endpoints names hosts that it is for."
+	case errors.Is(last, http.ErrSchemeMismatch):
+		return "The server does not speak TLS: check whether --endpoints should begin with http://."
+	case last != nil && strings.Contains(last.Error(), "remote error: tls:"):
+		return "The server wants a certificate that it trusts: check --tls-cert and --tls-key."
+	}
+	return "Check that --endpoints names running nodes, and see 'fencepost cluster status'; then try again."
 }
 
 // adviceOn says what to do about a refusal.
@@ -145,7 +162,7 @@ func adviceOn(e *client.Error) string {
 	case e.Code == wire.CodeInvalidRequest && e.Field != "":
 		return fmt.Sprintf("Correct %s and try again.", e.Field)
 	case e.Code == "":
-		return "That is no answer of fencepost: check --endpoints."
+		return "That is no answer of fencepost: check --endpoints, and whether they should begin with https://."
 	}
 	return ""
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"path/filepath"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -59,12 +60,17 @@ func (e *environment) httpClient() (*http.Client, error) {
 	return &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: conf}}, nil
 }
 
-// variables hand the flags on to a command that is run.
+// variables hand the flags on to a command that is run, wherever it goes to.
 func (f tlsFlags) variables() (list []string) {
 	for _, v := range [][2]string{{"CA", f.ca}, {"CERT", f.cert}, {"KEY", f.key}} {
-		if v[1] != "" {
-			list = append(list, "FENCEPOST_TLS_"+v[0]+"="+v[1])
+		if v[1] == "" {
+			continue
 		}
+		path, err := filepath.Abs(v[1])
+		if err != nil { // nobody knows where this is
+			path = v[1]
+		}
+		list = append(list, "FENCEPOST_TLS_"+v[0]+"="+path)
 	}
 	return list
 }
@@ -84,7 +90,7 @@ func (f serverTLS) apply(cfg *cluster.Config, api tlsFlags, log hclog.Logger) (e
 	case count(api.cert, api.key) == 1:
 		return usageError(errors.New("--tls-cert and --tls-key go together: one of them is missing"))
 	case api.cert == "" && count(api.ca, f.clientCA) > 0:
-		return usageError(errors.New("--tls-ca and --tls-client-ca are of an API that is served over TLS: --tls-cert and --tls-key are missing"))
+		return usageError(errors.New("--tls-ca (or FENCEPOST_TLS_CA) and --tls-client-ca are of an API that is served over TLS: --tls-cert and --tls-key are missing"))
 	}
 	if f.raftCert != "" {
 		advertised := cfg.AdvertiseRaft

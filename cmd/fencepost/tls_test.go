@@ -5,10 +5,12 @@ import (
 	"crypto/x509"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -188,13 +190,13 @@ func refusedByTLS(t *testing.T, c *processes, n *process, file func(string) stri
 	authority := ca.Write(other)
 	cert, key := ca.Issue(other, "stranger", time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
 	for _, tt := range []struct {
-		what, want string
-		args       []string
+		what, want, hint string
+		args             []string
 	}{
-		{"no certificate", "certificate required", []string{"--tls-ca", file("api-ca.crt")}},
-		{"a certificate of another authority", "unknown certificate authority", []string{"--tls-ca", file("api-ca.crt"), "--tls-cert", cert, "--tls-key", key}},
-		{"another authority", "certificate signed by unknown authority", []string{"--tls-ca", authority}},
-		{"the system's authorities", "certificate signed by unknown authority", nil},
+		{"no certificate", "certificate required", "--tls-cert", []string{"--tls-ca", file("api-ca.crt")}},
+		{"a certificate of another authority", "unknown certificate authority", "--tls-cert", []string{"--tls-ca", file("api-ca.crt"), "--tls-cert", cert, "--tls-key", key}},
+		{"another authority", "certificate signed by unknown authority", "--tls-ca", []string{"--tls-ca", authority}},
+		{"the system's authorities", "certificate signed by unknown authority", "--tls-ca", nil},
 	} {
 		args := append([]string{"acquire", "jobs/never", "--endpoints", n.url, "--timeout", "1s"}, tt.args...)
 		// What ends the call may be its time, on a machine that is slow.
@@ -203,8 +205,11 @@ func refusedByTLS(t *testing.T, c *processes, n *process, file func(string) stri
 			if code != exitUnavailable && code != exitUnknown {
 				t.Fatalf("%s: exit %d: %s", tt.what, code, errs)
 			}
-			return code == exitUnavailable && strings.Contains(errs, tt.want)
+			return code == exitUnavailable && strings.Contains(errs, tt.want) && strings.Contains(errs, "check "+tt.hint)
 		})
+	}
+	if code, _, errs := command(t, "", "leases", "--endpoints", "http://"+n.http); code != exitRefused || !strings.Contains(errs, "https://") {
+		t.Errorf("http where https is served: exit %d: %s", code, errs)
 	}
 	if a := c.mustDo("GET", "/v1/leases/jobs/never", ""); a.status != 404 {
 		t.Errorf("a stranger's acquire: %s", a)
@@ -241,6 +246,8 @@ func TestServerRefusesHalfATLSConfiguration(t *testing.T) {
 		{"by the system's authorities", []string{"--tls-cert", cert, "--tls-key", key}},
 		{"127.0.0.2", []string{"--tls-cert", cert, "--tls-key", key, "--tls-ca", authority, "--advertise-http", "127.0.0.2:7001"}},
 		{"is not https", []string{"--tls-cert", cert, "--tls-key", key, "--tls-ca", authority}},
+		{"is https", []string{"--peers", "https://127.0.0.1:1"}},
+		{"FENCEPOST_TLS_CA", []string{"--tls-ca", authority}},
 	} {
 		data := filepath.Join(t.TempDir(), "data")
 		args := append([]string{"server", "--name", "n1", "--data-dir", data, "--expect", "1", "--peers", "http://127.0.0.1:1", "--http-addr", "127.0.0.1:0", "--advertise-http", "127.0.0.1:1"}, tt.args...)
@@ -258,4 +265,24 @@ func TestServerRefusesHalfATLSConfiguration(t *testing.T) {
 	if code, _, errs := command(t, "", "leases", "--tls-ca", bad); code != exitUsage || !strings.Contains(errs, bad) {
 		t.Errorf("a client with an authority that is none: exit %d: %s", code, errs)
 	}
+}
+
+// What is run under a lease may work in another directory.
+func TestLockHandsOnWholePathsOfCertificates(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	got := tlsFlags{ca: "ca.crt", key: "/etc/k.pem"}.variables()
+	want := []string{"FENCEPOST_TLS_CA=" + filepath.Join(dir, "ca.crt"), "FENCEPOST_TLS_KEY=/etc/k.pem"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestHTTPSToAServerWithoutTLSSaysSo(t *testing.T) {
+	plain := httptest.NewServer(http.NotFoundHandler())
+	defer plain.Close()
+	eventually(t, "the reason is told", func() bool { // what ends the call may be its time
+		code, _, errs := command(t, "", "leases", "--endpoints", strings.Replace(plain.URL, "http:", "https:", 1), "--timeout", "1s")
+		return code == exitUnavailable && strings.Contains(errs, "should begin with http://")
+	})
 }
