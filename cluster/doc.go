@@ -47,7 +47,8 @@
 //
 // Connections:
 //
-//	transport.go   Raft's, which begin with the cluster id; secure.go TLS under them
+//	transport.go   Raft's, which begin with the cluster id; greetings.go how many may
+//	               wait to say it; secure.go TLS under them
 //	certificates.go what a node does when its certificates run out (package certs)
 //	onevoice.go    heartbeats, and who may answer them
 //

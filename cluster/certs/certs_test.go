@@ -3,6 +3,7 @@ package certs_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"log"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -359,4 +361,44 @@ func TestErrorLogTellsRefusedHandshakes(t *testing.T) {
 func (b *bench) key(name string) string {
 	b.ca.Issue(b.dir, name, b.now(), b.now().Add(day), "localhost")
 	return b.files(name).Key
+}
+
+// A file that cannot be read at the moment, as on another machine that hangs, keeps nobody
+// from shaking hands with what was read before.
+func TestB78_FilesThatHangKeepTheOld(t *testing.T) {
+	b := newBench(t)
+	s, other := b.node("n1", time.Hour), b.node("n2", 30*day)
+	name := b.files("n1").Cert
+	whole, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Remove(name), syscall.Mkfifo(name, 0o600)); err != nil {
+		t.Fatal(err) // who opens it waits for one who writes
+	}
+	for range 3 {
+		b.pass(3 * time.Second)
+		if _, d, l := meet(t, other, s, "localhost"); d != nil || l != nil {
+			t.Errorf("dialler %v, listener %v", d, l)
+		}
+	}
+	if got := b.told(); strings.Count(got, "cannot be read in time") != 1 {
+		t.Errorf("the log: %q", got)
+	}
+	w, err := os.OpenFile(name, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(whole); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	b.ca.Issue(b.dir, "n1", b.now(), b.now().Add(day), "localhost")
+	for try := 0; s.Left() < 2*time.Hour; try++ {
+		if try > 1000 {
+			t.Fatal("the files are read no more")
+		}
+		b.pass(3 * time.Second)
+		s.Look()
+	}
 }

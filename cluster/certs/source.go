@@ -23,8 +23,12 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-// lookEvery is how often the files are looked at, at the most.
-const lookEvery = 2 * time.Second
+const (
+	// lookEvery is how often the files are looked at, at the most.
+	lookEvery = 2 * time.Second
+	// lookBound is how long a handshake waits for that: files can be on another machine.
+	lookBound = 500 * time.Millisecond
+)
 
 // Files are PEM files.
 type Files struct {
@@ -52,7 +56,7 @@ type Source struct {
 
 	current atomic.Pointer[set]
 
-	looking sync.Mutex // held by the one who looks, and nobody waits for it; guards what follows
+	looking sync.Mutex // held while they are looked at, and nobody waits for it; guards what follows
 	looked  time.Time
 	broken  [sha256.Size]byte // what was found and cannot be used; it is told once
 	warned  warning
@@ -106,12 +110,30 @@ func (s *Source) look() *set {
 	if !s.looking.TryLock() {
 		return have
 	}
-	defer s.looking.Unlock()
 	now := s.Now()
 	if since := now.Sub(s.looked); since >= 0 && since < lookEvery {
+		s.looking.Unlock()
 		return have
 	}
 	s.looked = now
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		defer s.looking.Unlock()
+		s.update(have, now)
+	}()
+	late := time.NewTimer(lookBound)
+	defer late.Stop()
+	select {
+	case <-read:
+	case <-late.C:
+		s.Logger.Warn("certificate files cannot be read in time: what was read before stays meanwhile", "use", s.Use, "file", s.files.Cert)
+	}
+	return s.current.Load()
+}
+
+// update reads the files. have is what was read before.
+func (s *Source) update(have *set, now time.Time) {
 	next, err := s.readAnew(have, now)
 	switch {
 	case err != nil:
@@ -124,7 +146,6 @@ func (s *Source) look() *set {
 	if have.pair != nil && s.Host != "" {
 		s.warn(have, now)
 	}
-	return have
 }
 
 // readAnew is what the files have now; nil: nothing else than before, or nothing that
