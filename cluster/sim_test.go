@@ -47,7 +47,7 @@ type simNode struct {
 	trans        *raft.InmemTransport
 	wired        simTransport // nil: trans
 
-	mu     sync.Mutex // guards exited
+	mu     sync.Mutex // guards what follows; the test's goroutine alone changes down
 	exited string
 	down   bool
 }
@@ -176,18 +176,25 @@ func (n *simNode) boot(server raftServer, change func(*Config)) {
 	if err != nil {
 		n.s.t.Fatal(err)
 	}
-	n.down = false
+	n.setDown(false)
 	n.now.Store(n.Node)
 }
 
 func (n *simNode) stop() {
 	if !n.down {
-		n.down = true
+		n.setDown(true)
 		n.Close()
 		if n.wired != nil {
 			n.wired.Close()
 		}
 	}
+}
+
+// setDown is seen by others that ask this node something.
+func (n *simNode) setDown(down bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.down = down
 }
 
 // crash takes the node off the network before it stops, so that it hands
