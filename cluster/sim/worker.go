@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -77,7 +78,7 @@ func (k *worker) job(ctx context.Context) {
 	for range k.r.IntN(4) {
 		k.write(ctx, name, l.Guard(k.guard()))
 		if k.r.IntN(4) == 0 {
-			_, _ = l.Txn(ctx, k.guard(), wire.TxnOp{Op: wire.OpFence, Key: keyOf(name)}, wire.TxnOp{Op: wire.OpDelete, Key: keyOf(name) + "/x"})
+			_, _ = l.Txn(ctx, k.guard(), k.ops(ctx, name)...)
 		}
 		rest(ctx, between(k.r, 0, 300*time.Millisecond))
 	}
@@ -119,6 +120,35 @@ func (k *worker) write(ctx context.Context, name string, w client.Write) {
 	default:
 		_, _ = k.c.Put(ctx, key, k.value(), w)
 	}
+}
+
+// ops is for a transaction: some of the keys of a lease in any order, so that each has
+// another watermark, and any of them can be what refuses it.
+func (k *worker) ops(ctx context.Context, name string) (ops []wire.TxnOp) {
+	for _, i := range k.r.Perm(3)[:1+k.r.IntN(3)] {
+		op := wire.TxnOp{Key: keyOf(name) + []string{"", "/x", "/y"}[i]}
+		switch k.r.IntN(8) {
+		case 0:
+			op.Op = wire.OpDelete
+		case 1:
+			op.Op = wire.OpFence
+		default:
+			value := base64.StdEncoding.EncodeToString(k.value())
+			op.Op, op.ValueBase64 = wire.OpPut, &value
+		}
+		if k.r.IntN(4) == 0 {
+			version := uint64(0)
+			if got, err := k.c.Get(ctx, op.Key); err == nil && k.r.IntN(3) > 0 {
+				version = got.Version
+			}
+			op.IfVersion = &version
+			if k.r.IntN(4) == 0 {
+				op.Op, op.ValueBase64 = wire.OpCheck, nil
+			}
+		}
+		ops = append(ops, op)
+	}
+	return ops
 }
 
 // grant takes a lease that nobody keeps, renews it once perhaps, and lets it end.
@@ -165,8 +195,15 @@ func (k *worker) read(ctx context.Context) {
 
 // writeStale is a holder that was forgotten, and goes on.
 func (k *worker) writeStale(ctx context.Context) {
-	if token, ok := k.l.remembered(k.r); ok {
-		k.write(ctx, k.lease(), client.Write{Token: token, Guard: k.guard()})
+	token, ok := k.l.remembered(k.r)
+	switch name := k.lease(); {
+	case !ok:
+	case k.r.IntN(3) == 0:
+		_, _ = k.c.Txn(ctx, wire.TxnRequest{Token: token, Guard: string(k.guard()), Ops: k.ops(ctx, name)})
+	case k.r.IntN(3) == 0:
+		k.write(ctx, name, client.Write{Token: token, Lease: name, Guard: k.guard()}) // most often of another
+	default:
+		k.write(ctx, name, client.Write{Token: token, Guard: k.guard()})
 	}
 }
 
