@@ -73,7 +73,7 @@ func restoreOwn(t *testing.T, n *Node) uint64 {
 	if _, err := b.WriteTo(&out); err != nil {
 		t.Fatal(err)
 	}
-	s, err := n.Spool(&out)
+	s, err := n.Spool(&out, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,6 +42,7 @@ type Node struct {
 	clock    func() time.Time
 	schema   schema
 	wall     func() time.Time // of the world, for restores alone
+	diskFree func(dir string) (bytes uint64, known bool)
 
 	reading  atomic.Pointer[reading] // nil unless leading
 	member   atomic.Pointer[member]  // nil until it is of a cluster
@@ -50,7 +51,7 @@ type Node struct {
 	changing chan struct{}           // holds one while the members are being changed
 	inFlight atomic.Int64            // bytes at the gate and at Raft that have not ended
 
-	restoring sync.Mutex    // held by the one restore that runs here
+	restoring oneRestore
 	backups   chan struct{} // a place for each backup that is being written
 
 	idMu sync.Mutex // guards id
@@ -116,7 +117,7 @@ func newNode(cfg Config) *Node {
 		renewals: newRenewals(), gate: newGate(maxProposals), waits: newWaits(),
 		confirms: newConfirms(), ready: newReadiness(), reprove: make(chan struct{}, 1),
 		changing: make(chan struct{}, 1),
-		clock:    time.Now, wall: time.Now, schema: ownSchema(), backups: make(chan struct{}, backupsAtOnce),
+		clock:    time.Now, wall: time.Now, diskFree: diskFree, schema: ownSchema(), backups: make(chan struct{}, backupsAtOnce),
 		peers: &http.Client{Transport: cfg.peerTransport()}, unfit: make(chan struct{}, 1),
 	}
 	n.metrics.registry.MustRegister(n.expiry()...)

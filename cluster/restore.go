@@ -56,10 +56,11 @@ type Restored struct {
 // again when their holders' time and grace would have been. It is called on the
 // leader. An error but ErrOutcomeUnknown means that the old contents are served on.
 func (n *Node) Restore(ctx context.Context, s *Spool, o RestoreOptions) (Restored, error) {
-	if !n.restoring.TryLock() {
-		return Restored{}, ErrRestoreRunning
+	end, err := n.restoring.begin(ctx, n.closed, o.Request)
+	if err != nil {
+		return Restored{}, err
 	}
-	defer n.restoring.Unlock()
+	defer end()
 	h := s.Backup.Header
 	done := Restored{ClusterID: h.ClusterId, BackupIndex: h.Index, TakenUnixMS: h.TakenUnixMs, Keys: h.Keys, DataBytes: h.DataBytes}
 	if err := n.mayRestore(ctx, s, &o, &done); err != nil || done.Index != 0 {
@@ -112,6 +113,9 @@ func (n *Node) mayRestore(ctx context.Context, s *Spool, o *RestoreOptions, done
 	if decided != nil { // it comes first: what a repetition lacks does not undo the restore
 		done.Index = decided.Index
 		return commitError(decided)
+	}
+	if s.file == nil {
+		return fmt.Errorf("%w: %w: its key was known, and is no more", ErrBrokenOff, ErrOverloaded)
 	}
 	if h.ClusterId != n.identity().ClusterID && !o.Force {
 		return fmt.Errorf("%w, %s, and this is %s", ErrForeignBackup, h.ClusterId, n.identity().ClusterID)

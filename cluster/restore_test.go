@@ -34,7 +34,7 @@ func (n *simNode) backedUp() []byte {
 func (n *simNode) restore(ctx context.Context, backup []byte, o RestoreOptions) (Restored, error) {
 	n.s.t.Helper()
 	node := n.now.Load()
-	s, err := node.Spool(bytes.NewReader(backup))
+	s, err := node.Spool(bytes.NewReader(backup), o.Request)
 	if err != nil {
 		return Restored{}, err
 	}

@@ -33,17 +33,33 @@ func (e *BackupTooLargeError) Error() string {
 // Spool is an uploaded backup on this node's disk, which has been verified whole.
 type Spool struct {
 	Backup *fsm.Backup
-	file   *os.File
+	file   *os.File // nil: it was verified alone, and nothing is kept
 }
 
 // Spool writes an upload to the data directory, which is where its size was planned
 // for, and verifies it (see NewSpool). The caller must Close the spool.
-func (n *Node) Spool(upload io.Reader) (*Spool, error) {
+//
+// Of id, the key and path count. If a restore under it was decided, the upload is only
+// read: a disk that this restore has filled must not refuse to tell what became of it,
+// nor may what is too much now be told as refused while the same goes on here (P10).
+func (n *Node) Spool(upload io.Reader, id *fsmpb.Request) (*Spool, error) {
+	if n.restoredUnder(id) {
+		b, err := fsm.ReadBackup(upload, nil)
+		if err != nil {
+			return nil, err
+		}
+		return &Spool{Backup: b}, nil
+	}
 	dir := ""
 	if n.dir != nil {
 		dir = n.dir.path
 	}
-	return NewSpool(dir, int64(min(n.cfg.MaxDataBytes, 1<<62))+fsm.BackupOverheadBytes, upload)
+	s, err := newSpool(dir, int64(min(n.cfg.MaxDataBytes, 1<<62))+fsm.BackupOverheadBytes, upload, n.diskFree)
+	var large *BackupTooLargeError
+	if (errors.Is(err, ErrDiskFull) || errors.As(err, &large)) && (n.restoring.runs(id) || n.restoredUnder(id)) {
+		return nil, fmt.Errorf("%w: it is under way: %w", ErrOutcomeUnknown, err)
+	}
+	return s, err
 }
 
 // NewSpool writes an upload of at most limit bytes to a directory, and verifies it
@@ -114,6 +130,9 @@ func (s *Spool) Each(see func(*fsmpb.KeyRecord) error) error {
 
 // Close removes the spool. It is called once.
 func (s *Spool) Close() error {
+	if s.file == nil {
+		return nil
+	}
 	return errors.Join(s.file.Close(), os.Remove(s.file.Name()))
 }
 

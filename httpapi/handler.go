@@ -51,8 +51,10 @@ type Node interface {
 	Watch(from uint64, renewals bool) (*cluster.Watcher, error)
 	// Backup takes a backup of what this node has applied. The caller closes it.
 	Backup() (*cluster.Backup, error)
-	// Spool takes an upload and verifies it whole. The caller closes it.
-	Spool(upload io.Reader) (*cluster.Spool, error)
+	// Spool takes an upload and verifies it whole. The caller closes it. Only an error
+	// that wraps cluster.ErrOutcomeUnknown leaves open whether a restore under the
+	// request's key and path, whatever its digest, was done.
+	Spool(upload io.Reader, id *fsmpb.Request) (*cluster.Spool, error)
 	// Restore puts the keys of a verified backup in the place of those that are
 	// served. Only an error that wraps cluster.ErrOutcomeUnknown leaves open
 	// whether it did.

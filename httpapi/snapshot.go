@@ -84,7 +84,7 @@ func (x *exchange) restore() {
 		return
 	}
 	upload := &uploadReader{r: x.r.Body}
-	spool, err := x.h.node.Spool(upload)
+	spool, err := x.h.node.Spool(upload, x.request(x.r.URL.Path, func(*digest) {}))
 	if err != nil {
 		x.notSpooled(err, upload.err)
 		return
@@ -98,6 +98,7 @@ func (x *exchange) restore() {
 		Force: x.query.force, Above: x.query.above,
 		Request: x.request(x.r.URL.Path, func(d *digest) {
 			d.number(spool.Backup.Checksum)
+			d.number(spool.Backup.Header.Index) // tokens afterwards are above it (P1)
 			d.number(x.query.above)
 		}),
 	})
@@ -130,6 +131,9 @@ func (u *uploadReader) Read(p []byte) (int, error) {
 func (x *exchange) notSpooled(err, broken error) {
 	var large *cluster.BackupTooLargeError
 	switch {
+	case errors.Is(err, cluster.ErrOutcomeUnknown): // another attempt's
+		x.w.Header().Set("Connection", "close")
+		x.failed(err, true)
 	case errors.As(err, &large):
 		x.w.Header().Set("Connection", "close") // the rest of it is not read
 		x.problem(&wire.Problem{Code: wire.CodeTooLarge, Field: "body", LimitBytes: uint64(large.Limit), Detail: "the backup is larger than the data quota allows"})

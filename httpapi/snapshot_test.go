@@ -31,7 +31,7 @@ func (m *memory) Backup() (*cluster.Backup, error) {
 	return cluster.NewBackup(m.state.Snapshot(), "c1", time.UnixMilli(1_700_000_000_123), func() {}), nil
 }
 
-func (m *memory) Spool(upload io.Reader) (*cluster.Spool, error) {
+func (m *memory) Spool(upload io.Reader, _ *fsmpb.Request) (*cluster.Spool, error) {
 	return cluster.NewSpool("", 1<<20, upload)
 }
 
@@ -110,6 +110,8 @@ func TestP11_RestoreRepeatedAboveAnotherToken(t *testing.T) {
 	}
 	a.do("POST", "/v1/snapshot/restore?above=4000000000000000", backup, under...).is(422, "key_reused")
 	a.do("POST", "/v1/snapshot/restore", backup, under...).is(422, "key_reused")
+	later := string(a.do("GET", "/v1/snapshot", "").raw) // the same keys, at a greater index
+	a.do("POST", "/v1/snapshot/restore?above=7", later, under...).is(422, "key_reused")
 }
 
 // B43: what is no whole backup is refused, and nothing is touched.
@@ -235,7 +237,7 @@ func TestP13_B53_WatchersAreToldOfARestore(t *testing.T) {
 			"elsewhere": s.watch("/v1/watch?kind=lease&prefix=nothing/of/that/name"),
 			"ahead":     s.watch(fmt.Sprint("/v1/watch?from=", before+1000)),
 		}
-		spool, err := m.Spool(&whole)
+		spool, err := m.Spool(&whole, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -90,7 +90,7 @@ func (n *node) Backup() (*cluster.Backup, error) {
 	return cluster.NewBackup(n.state.Snapshot(), "c1", time.Now(), func() {}), nil
 }
 
-func (n *node) Spool(upload io.Reader) (*cluster.Spool, error) {
+func (n *node) Spool(upload io.Reader, _ *fsmpb.Request) (*cluster.Spool, error) {
 	return cluster.NewSpool("", 1<<30, upload)
 }
 
