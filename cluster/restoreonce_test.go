@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -61,10 +62,11 @@ func TestP10_P11_RestoreRepeatedOnADiskThatItFilled(t *testing.T) {
 		l := s.leader()
 		l.mustWrite(l.mustAcquire("a", time.Hour).Token, "k", "v", 3)
 		backup := l.backedUp()
-		room := uint64(1 << 40)
-		l.diskFree = func(string) (uint64, bool) { return room, true }
+		var room atomic.Uint64
+		room.Store(1 << 40)
+		l.diskFree = func(string) (uint64, bool) { return room.Load(), true }
 		done := l.mustRestore(backup, restoreUnder("mine", 1))
-		room = 0
+		room.Store(0)
 		if _, err := l.restore(t.Context(), backup, restoreUnder("another", 1)); !errors.Is(err, ErrDiskFull) {
 			t.Errorf("a new one: %v", err)
 		}
@@ -74,7 +76,7 @@ func TestP10_P11_RestoreRepeatedOnADiskThatItFilled(t *testing.T) {
 		if _, err := l.restore(t.Context(), backup, restoreUnder("mine", 2)); !errors.Is(err, ErrKeyReused) {
 			t.Errorf("another restore under that key: %v", err)
 		}
-		room = 1 << 40
+		room.Store(1 << 40)
 		resume := l.store.stall()
 		first := make(chan error, 1)
 		go func() {
@@ -82,7 +84,7 @@ func TestP10_P11_RestoreRepeatedOnADiskThatItFilled(t *testing.T) {
 			first <- err
 		}()
 		time.Sleep(10 * time.Millisecond)
-		l.diskFree = func(string) (uint64, bool) { return 0, true }
+		room.Store(0)
 		if _, err := l.restore(t.Context(), backup, restoreUnder("third", 1)); !errors.Is(err, ErrOutcomeUnknown) {
 			t.Errorf("while the first attempt goes on: %v", err)
 		}
