@@ -87,7 +87,11 @@ func (x *exchange) forward(mutation bool) {
 	ctx := httptrace.WithClientTrace(watched, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { connections.Add(1) },
 	})
-	out, err := x.outgoing(ctx)
+	upload := &countedUpload{r: x.r.Body}
+	if x.streamed {
+		upload.size = x.r.ContentLength
+	}
+	out, err := x.outgoing(ctx, upload)
 	if err != nil {
 		x.failed(err, mutation) // nothing was sent; the leader's address is no URL
 		return
@@ -97,7 +101,7 @@ func (x *exchange) forward(mutation bool) {
 	late.Stop()
 	if err != nil {
 		x.h.log.Debug("forward to the leader", "request_id", x.id, "leader", x.status.LeaderURL, "connections", connections.Load(), "error", err)
-		x.notForwarded(mutation && connections.Load() > 0)
+		x.notForwarded(mutation && connections.Load() > 0 && !upload.halfSent())
 		return
 	}
 	defer resp.Body.Close()
@@ -160,7 +164,8 @@ func (x *exchange) passHeader(resp *http.Response) {
 
 // outgoing is the request for the leader: the same bytes of path and query, the
 // same headers and body, and who forwards it.
-func (x *exchange) outgoing(ctx context.Context) (*http.Request, error) {
+// upload is its body, if that is streamed.
+func (x *exchange) outgoing(ctx context.Context, upload io.Reader) (*http.Request, error) {
 	leader, err := url.Parse(x.status.LeaderURL)
 	if err != nil {
 		return nil, err
@@ -187,7 +192,7 @@ func (x *exchange) outgoing(ctx context.Context) (*http.Request, error) {
 		URL: &url.URL{Scheme: leader.Scheme, Host: leader.Host, Opaque: path + query},
 	}
 	if x.streamed {
-		out.Body, out.ContentLength = io.NopCloser(x.r.Body), x.r.ContentLength
+		out.Body, out.ContentLength = io.NopCloser(upload), x.r.ContentLength
 	} else if len(x.body) > 0 {
 		out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
 	}

@@ -402,3 +402,59 @@ func TestP10_ARepeatedForwardIsUnknown(t *testing.T) {
 		t.Errorf("the leader got the request %d times, want twice", deletes.Load())
 	}
 }
+
+// P10: a leader that refuses an upload in its middle and hangs up has restored nothing:
+// the follower says so, and not that the outcome is unknown.
+func TestP10_HalfAnUploadForwarded(t *testing.T) {
+	const size = 1 << 20
+	for _, c := range []struct {
+		sent   int // by the client
+		status int
+	}{{1000, 503}, {size, 504}} {
+		p := newPair(t)
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		go func() {
+			leader, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = io.CopyN(io.Discard, leader, int64(c.sent)) // the head counts as well
+			leader.Close()
+		}()
+		p.leadTo("http://" + l.Addr().String())
+		conn, err := net.Dial("tcp", strings.TrimPrefix(p.followerURL, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "POST /v1/snapshot/restore HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", c.sent))
+		answered := make(chan struct{})
+		if c.sent < size {
+			go func() { // on it goes, though never to the end
+				for range size/c.sent - 1 {
+					select {
+					case <-answered:
+						return
+					case <-time.After(time.Millisecond):
+					}
+					if _, err := conn.Write(make([]byte, c.sent)); err != nil {
+						return
+					}
+				}
+			}()
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		close(answered)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != c.status {
+			t.Errorf("%d of %d bytes: %d, want %d", c.sent, size, resp.StatusCode, c.status)
+		}
+	}
+}
