@@ -20,7 +20,7 @@ var ErrRemovedNode = errors.New("the node was removed from its cluster, and has 
 // ever issued (P1, P5; see fsm.Jump), and gives the directory a new cluster id and
 // a new Raft id, so that none of the former members can speak to it.
 //
-// OpenRecovery changes nothing on the disk; Commit does. It is for one goroutine,
+// OpenRecovery changes nothing on the disk but the lock; Commit does. It is for one goroutine,
 // and no process can use the directory until Close.
 type Recovery struct {
 	dir     *dataDir
@@ -95,6 +95,10 @@ func OpenRecovery(path string, above uint64, removed bool) (*Recovery, error) {
 		return nil, err
 	}
 	r := &Recovery{dir: dir}
+	// Also if nothing else comes of it: the node could not open a lock of root's.
+	if err := giveToOwner(path, dir.file("lock")); err != nil {
+		return nil, errors.Join(err, dir.close())
+	}
 	if pending {
 		if r.report, err = readRecoveryReport(path); err != nil {
 			return nil, errors.Join(err, dir.close())

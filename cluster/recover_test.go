@@ -285,7 +285,15 @@ func TestRecoveryIsTheDirectorysOwners(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := mustRecover(t, dir, 0, nil); err != nil {
+	// One to which the answer was no leaves a lock, if there was none.
+	if err := os.Remove(filepath.Join(dir, "lock")); ignoreMissing(err) != nil {
+		t.Fatal(err)
+	}
+	r, err := OpenRecovery(dir, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
 		t.Fatal(err)
 	}
 	owner := func(path string) uint32 {
@@ -296,12 +304,19 @@ func TestRecoveryIsTheDirectorysOwners(t *testing.T) {
 		return info.Sys().(*syscall.Stat_t).Uid
 	}
 	want := owner(dir)
-	if err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
-		if got := owner(path); got != want {
-			t.Errorf("%s belongs to %d, not to %d", path, got, want)
+	check := func(when string) {
+		if err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+			if got := owner(path); got != want && (path == dir || filepath.Base(path) == "lock" || when == "recovered") {
+				t.Errorf("%s: %s belongs to %d, not to %d", when, path, got, want)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
 		}
-		return err
-	}); err != nil {
+	}
+	check("not recovered")
+	if _, err := mustRecover(t, dir, 0, nil); err != nil {
 		t.Fatal(err)
 	}
+	check("recovered")
 }

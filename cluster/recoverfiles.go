@@ -60,7 +60,7 @@ func (r *Recovery) Commit() error {
 		{"write the new log", func() error { return r.writeLog(filepath.Join(draft, "raft.db")) }},
 		{"write the report", func() error { return r.writeReport(filepath.Join(draft, recoveryReports)) }},
 		{"write the new identity", func() error { return (&dataDir{path: draft}).save(r.id) }}, // and syncs the directory
-		{"give it to the directory's owner", func() error { return giveToOwner(r.dir.path, draft, r.dir.file("lock")) }},
+		{"give it to the directory's owner", func() error { return giveToOwner(r.dir.path, draft) }},
 		{"decide", func() error { return errors.Join(os.Rename(draft, done), syncDir(r.dir.path)) }},
 	}
 	if err := runSteps(steps, r.after); err != nil {

@@ -112,8 +112,8 @@ func nodeState(n wire.Node) string {
 		return "leader, UNHEALTHY"
 	case n.Healthy:
 		return "ok"
-	case n.AppliedIndex > 0: // it has answered
-		return "UNHEALTHY"
+	case n.AppliedIndex > 0: // it answers, but is out of touch, or should not lead
+		return "NOT READY"
 	}
 	return "DOWN"
 }
@@ -123,13 +123,16 @@ func health(s *wire.Cluster) string {
 	if len(s.Nodes) == 0 {
 		return "STARTING: no node has registered yet; look again in a moment"
 	}
-	var voters, up int
+	var voters, up, answer int
 	var down []string
 	for _, n := range s.Nodes {
 		if n.Role == wire.RoleVoter {
 			voters++
 			if n.Healthy {
 				up++
+			}
+			if n.Healthy || n.AppliedIndex > 0 {
+				answer++
 			}
 		}
 		if !n.Healthy {
@@ -140,7 +143,7 @@ func health(s *wire.Cluster) string {
 	text := fmt.Sprintf("OK: %d of %d voters are up", up, voters)
 	switch {
 	case voters == 0 || spare < 0:
-		text = fmt.Sprintf("NO QUORUM: %d of %d voters are up", up, voters)
+		text = fmt.Sprintf("NO QUORUM: %d of %d voters are ready, %d answer", up, voters, answer)
 	case len(down) > 0:
 		text = fmt.Sprintf("DEGRADED: %d of %d voters are up, look at %s", up, voters, strings.Join(down, ", "))
 	}

@@ -20,3 +20,15 @@ func TestStatusAfterRecoveryAndRestore(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// Whoever looks for a survivor must not be told that the node that answers is down.
+func TestStatusWithoutAQuorum(t *testing.T) {
+	alone := wire.Node{Name: "n3", Role: wire.RoleVoter, AppliedIndex: 7}
+	s := &wire.Cluster{Index: 7, Nodes: []wire.Node{{Name: "n1", Role: wire.RoleVoter}, {Name: "n2", Role: wire.RoleVoter}, alone}}
+	if got := health(s); !strings.HasPrefix(got, "NO QUORUM: 0 of 3 voters are ready, 1 answer") {
+		t.Errorf("got %q", got)
+	}
+	if a, b := nodeState(alone), nodeState(s.Nodes[0]); a != "NOT READY" || b != "DOWN" {
+		t.Errorf("the one that answers is %q, and the one that does not %q", a, b)
+	}
+}
