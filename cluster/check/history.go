@@ -82,6 +82,9 @@ type History struct {
 	// Drift is by which part of a time the nodes' clocks may run fast against the
 	// one of Start and End. It is not written.
 	Drift float64
+	// Punctual is how long after an end is due it may come, in cluster time, while one
+	// node leads; 0: that is not judged. It is not written.
+	Punctual time.Duration
 }
 
 // A Verdict is what one check found. No finding is a pass; a check that had nothing

@@ -25,6 +25,7 @@ type load struct {
 	end      context.CancelFunc
 	wg       sync.WaitGroup
 	mischief *mischief
+	reader   http.RoundTripper // of stale reads
 	urls     []string
 	raw      map[string]*http.Transport // by client
 	rawMu    sync.Mutex
@@ -41,6 +42,7 @@ func startLoad(w *world) *load {
 		l.urls = append(l.urls, "http://"+h.name+":80")
 	}
 	l.mischief = &mischief{again: w.rec.Transport("repeater", l.transport("repeater")), rng: w.newRand(), counts: make(map[string]int)}
+	l.reader = w.rec.Transport("reader", l.transport("reader"))
 	for i := range workers {
 		k := &worker{l: l, name: fmt.Sprintf("c%d", i+1), r: w.newRand()}
 		l.wg.Go(k.run)

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"strconv"
 	"time"
 
@@ -191,6 +192,49 @@ func (k *worker) read(ctx context.Context) {
 	name := k.lease()
 	_, _ = k.c.Get(ctx, keyOf(name))
 	_, _ = k.c.GetLease(ctx, name)
+	if k.r.IntN(2) == 0 {
+		k.list(ctx)
+	}
+	if k.r.IntN(2) == 0 {
+		k.readStale(ctx, name)
+	}
+}
+
+// list goes through all leases or keys, a few at a time.
+func (k *worker) list(ctx context.Context) {
+	leases, values := k.r.IntN(2) == 0, k.r.IntN(2) == 0
+	p := client.Page{Limit: 1 + k.r.IntN(6)}
+	if k.r.IntN(2) == 0 {
+		p.Prefix = []string{"job/", "of/job/", "shared/"}[k.r.IntN(3)]
+	}
+	for range 2 * (exclusive + shared) {
+		if leases {
+			l, err := k.c.ListLeases(ctx, p)
+			if err != nil {
+				return
+			}
+			p.After = l.Next
+		} else if _, next, err := k.c.List(ctx, p, values); err != nil {
+			return
+		} else {
+			p.After = next
+		}
+		if p.After == "" {
+			return
+		}
+	}
+	k.l.w.wrong.add(fmt.Sprintf("a list in pages of %d does not come to an end", p.Limit))
+}
+
+// readStale asks any node for what it has.
+func (k *worker) readStale(ctx context.Context, name string) {
+	paths := []string{"/v1/kv/" + keyOf(name), "/v1/leases/" + name, "/v1/kv", "/v1/leases"}
+	url := k.l.urls[k.r.IntN(len(k.l.urls))] + paths[k.r.IntN(len(paths))] + "?consistency=stale"
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	k.l.w.must(err)
+	if resp, err := k.l.reader.RoundTrip(q); err == nil {
+		resp.Body.Close()
+	}
 }
 
 // writeStale is a holder that was forgotten, and goes on.

@@ -45,6 +45,10 @@ func (r *Report) Failed() (all []string) {
 	return all
 }
 
+// punctual is how much cluster time the leader of one term may take to end what is
+// over, and to grant what is free: a pause of its own, and a slow disk.
+const punctual = 3 * time.Second
+
 // healBound is how long after the last fault everything must work again.
 const healBound = 30 * time.Second
 
@@ -103,6 +107,8 @@ func Run(opts Options) *Report {
 	w.heal()
 	w.load.mischief.stop()
 	w.progress()
+	told := w.told()
+	time.Sleep(watchBound)
 	w.load.stop()
 	digests := w.settle()
 	report.Lasted = time.Since(began)
@@ -118,11 +124,13 @@ func Run(opts Options) *Report {
 	synctest.Wait()
 	report.Exits = w.exits.all
 	report.History = w.rec.History()
-	report.History.Drift = maxDrift
+	report.History.Drift, report.History.Punctual = maxDrift, punctual
 	report.Log = w.entries(last)
 	report.Operations, report.Entries = len(report.History.Exchanges), len(report.Log)
 	report.Installs = int(w.net.installs.Load())
-	report.Verdicts = append(w.seen(digests), w.judge(report)...)
+	report.Verdicts = append(w.seen(digests), keptUp(report.History.Streams, told))
+	report.Verdicts = append(report.Verdicts, w.judge(report)...)
+	demandEvidence(report.Verdicts)
 	return report
 }
 

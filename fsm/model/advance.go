@@ -152,3 +152,27 @@ func (m *Machine) dropBare(left int) {
 		delete(m.Keys, d.name)
 	}
 }
+
+// FirstDue is whose deadline comes first, of a holder, a grace or a wait, and when.
+func (m *Machine) FirstDue() (name string, at uint64, ok bool) {
+	at = math.MaxUint64
+	note := func(whose string, until uint64) {
+		if until < at || until == at && whose < name {
+			name, at, ok = whose, until, true
+		}
+	}
+	for whose, l := range m.Leases {
+		for _, h := range l.Holders {
+			note(whose, h.DeadlineMS)
+		}
+		if l.GraceUntilMS != 0 {
+			note(whose, l.GraceUntilMS)
+		}
+	}
+	for whose, queue := range m.Queues {
+		for _, w := range queue {
+			note(whose, w.UntilMS)
+		}
+	}
+	return name, at, ok
+}

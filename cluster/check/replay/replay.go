@@ -27,6 +27,8 @@ type replay struct {
 	requests *requests
 	promises *promises
 	honoured *honoured
+	pace     *pace
+	tenure   *tenure
 
 	kept, answers, once, reading, realTime, phantom, surplus, jump check.Verdict
 }
@@ -81,6 +83,7 @@ func newReplay(h *check.History) *replay {
 	r := &replay{
 		m: model.New(), at: map[uint64][]*asked{}, own: map[requestID][]attempt{}, unkeyed: map[requestID][]attempt{},
 		requests: newRequests(), promises: newPromises(), honoured: newHonoured(seen),
+		pace: newPace(seen, h.Drift), tenure: newTenure(seen, h.Punctual),
 		kept:     check.Verdict{Name: "P9 what was acknowledged is in the log"},
 		answers:  check.Verdict{Name: "P10 an answer is what its entry decided"},
 		once:     check.Verdict{Name: "P11 a repetition tells the first outcome"},
@@ -123,7 +126,11 @@ func (r *replay) apply(e check.Entry) {
 	if e.Command.GetRenew() != nil {
 		renewed = positions(e.Command.GetRenew().Renewals)
 	}
+	r.tenure.see(e, r.m, events, r.at[e.Index])
 	for _, a := range r.at[e.Index] {
+		if a.stamped() && (own != nil && r.isOwn(a, e, own) || len(a.renewals) > 0 && renewed[renewalOf(a.renewals[0])] != nil) {
+			r.pace.see(a, e, r.m.Clock)
+		}
 		switch {
 		case a.renewals != nil:
 			r.judgeRenewals(a, e, o, renewed)
@@ -201,6 +208,7 @@ func (r *replay) verdicts(h *check.History) []*check.Verdict {
 		all = append(all, &r.jump)
 	}
 	all = append(all, r.promises.verdicts()...)
+	all = append(append(all, r.tenure.verdicts()...), r.pace.verdict())
 	return append(all, r.honoured.judge(r.asked, h.Drift), judgeStreams(h.Streams, r.events, r.m.Index))
 }
 
