@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ var errUnreachable = errors.New("no route to host")
 // hosts is a link of its own.
 type network struct {
 	mu    sync.Mutex // guards what follows
+	rng   *rand.Rand
 	links map[[2]string]*link
 	hosts map[string]*listener // that accept connections
 	conns map[*conn]struct{}
@@ -24,8 +26,8 @@ type network struct {
 	installs atomic.Int64 // of snapshots, that went well
 }
 
-func newNetwork() *network {
-	return &network{links: make(map[[2]string]*link), hosts: make(map[string]*listener), conns: make(map[*conn]struct{}), boots: make(map[string]int)}
+func newNetwork(rng *rand.Rand) *network {
+	return &network{rng: rng, links: make(map[[2]string]*link), hosts: make(map[string]*listener), conns: make(map[*conn]struct{}), boots: make(map[string]int)}
 }
 
 // link is one direction between two hosts.
@@ -33,6 +35,7 @@ type link struct {
 	mu     sync.Mutex // guards what follows
 	open   chan struct{}
 	closed bool // open is not closed: what is sent is held
+	rng    *rand.Rand
 	delay  time.Duration
 	held   uint64 // sendings that had to wait
 }
@@ -42,7 +45,7 @@ func (n *network) link(from, to string) *link {
 	defer n.mu.Unlock()
 	l := n.links[[2]string{from, to}]
 	if l == nil {
-		l = &link{open: make(chan struct{})}
+		l = &link{open: make(chan struct{}), rng: rand.New(rand.NewPCG(n.rng.Uint64(), n.rng.Uint64()))}
 		close(l.open)
 		n.links[[2]string{from, to}] = l
 	}
@@ -75,10 +78,15 @@ func (l *link) slow(d time.Duration) {
 	l.delay = d
 }
 
+// wayBound is how long anything is on its way at the most over a sound link. It takes
+// some time always: else a question and its answer would be one instant, between
+// which nothing can happen.
+const wayBound = time.Millisecond
+
 // pass waits until something that is sent has arrived, or ctx ends.
 func (l *link) pass(ctx context.Context) error {
 	l.mu.Lock()
-	open, delay := l.open, l.delay
+	open, delay := l.open, l.delay+between(l.rng, 0, wayBound)
 	if l.closed {
 		l.held++
 	}
@@ -87,9 +95,6 @@ func (l *link) pass(ctx context.Context) error {
 	case <-open:
 	case <-ctx.Done():
 		return errUnreachable
-	}
-	if delay == 0 {
-		return nil
 	}
 	t := time.NewTimer(delay)
 	defer t.Stop()

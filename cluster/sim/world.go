@@ -136,10 +136,11 @@ func Run(opts Options) *Report {
 
 func newWorld(opts Options) *world {
 	w := &world{
-		opts: opts, net: newNetwork(), rng: rand.New(rand.NewPCG(opts.Seed, 0)), rec: check.NewRecorder(),
+		opts: opts, rng: rand.New(rand.NewPCG(opts.Seed, 0)), rec: check.NewRecorder(),
 		replacing: make(chan struct{}, 1),
 		voters:    make(map[string]string), config: cluster.DefaultConfig(),
 	}
+	w.net = newNetwork(w.newRand())
 	w.beliefs.held = make(map[string]belief)
 	for i := range 3 {
 		h := &host{w: w, name: fmt.Sprintf("n%d", i+1), id: fmt.Sprintf("id%d", i+1), disk: newDisk(w.newRand()), change: make(chan struct{}, 1)}
