@@ -5,31 +5,28 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 )
 
 // Follow reads one stream of events from the node at a base URL until it ends or ctx
-// does, and fills in what came. from 0: from now on.
-func (r *Recorder) Follow(ctx context.Context, rt http.RoundTripper, base, watcher string, from uint64) *Stream {
-	s := &Stream{Watcher: watcher, Start: r.Now(), From: from}
+// does, as its watcher, From and so on say, and fills in what came.
+func (r *Recorder) Follow(ctx context.Context, rt http.RoundTripper, base string, s *Stream) {
+	s.Start = r.Now()
 	defer r.AddStream(s)
-	url := base + "/v1/watch"
-	if from > 0 {
-		url += "?from=" + strconv.FormatUint(from, 10)
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/v1/watch?"+s.query(), nil)
 	if err != nil {
-		return s
+		return
 	}
 	resp, err := rt.RoundTrip(req)
 	if err != nil {
-		return s
+		return
 	}
 	defer resp.Body.Close()
 	s.Status = resp.StatusCode
 	if s.Status != http.StatusOK {
-		return s
+		return
 	}
 	var e StreamedEvent
 	id := uint64(0)
@@ -56,5 +53,22 @@ func (r *Recorder) Follow(ctx context.Context, rt http.RoundTripper, base, watch
 			e, id = StreamedEvent{}, 0
 		}
 	}
-	return s
+}
+
+// query asks for the stream.
+func (s *Stream) query() string {
+	q := make(url.Values)
+	if s.From > 0 {
+		q.Set("from", strconv.FormatUint(s.From, 10))
+	}
+	if s.Kind != "" {
+		q.Set("kind", s.Kind)
+	}
+	if s.Prefix != "" {
+		q.Set("prefix", s.Prefix)
+	}
+	if s.Renewals {
+		q.Set("renewals", "true")
+	}
+	return q.Encode()
 }

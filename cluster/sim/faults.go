@@ -33,6 +33,7 @@ var faults = []fault{
 	{"N17 leader is stopped in order", 6, stopLeader},
 	{"N19 leadership is handed over by command", 4, transferLeader},
 	{"N19 a member loses its disk and joins anew", 4, replaceMember},
+	{"N20 a backup is restored", 4, restoreBackup},
 	{"N21 a node is away for long", 4, longAway},
 }
 

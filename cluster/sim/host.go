@@ -114,6 +114,9 @@ func (h *host) watchExit(p *process) {
 			return // it was crashed, and what it found then is no news
 		}
 		h.w.exits.add(h.name + ": " + why)
+		if h.disk.hangs() == 0 {
+			h.w.wrong.add(fmt.Sprintf("%s ended itself, though its disk works: %s", h.name, why))
+		}
 		if strings.Contains(why, "replica") || strings.Contains(why, "cannot be applied") {
 			h.w.wrong.add(fmt.Sprintf("P14 %s ended itself: %s", h.name, why))
 		}

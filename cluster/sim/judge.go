@@ -11,11 +11,12 @@ import (
 	"fencepost/fsm"
 )
 
-// entries are the committed entries up to an index, from all disks together. Of two
+// entries are the committed entries up to one of Raft's indexes, from all disks together. Of two
 // that differ at one index, the one of the higher term is the committed one: its
 // leader had all that was committed before.
 func (w *world) entries(upTo uint64) (all []check.Entry) {
 	var logs []map[uint64]*raft.Log
+	numbers := &numbering{fsm.New()}
 	for _, h := range w.hosts {
 		logs = append(logs, h.disk.entries(upTo)...)
 	}
@@ -30,7 +31,7 @@ func (w *world) entries(upTo uint64) (all []check.Entry) {
 			w.wrong.add(fmt.Sprintf("no disk has entry %d", i))
 			return all
 		}
-		e := check.Entry{Index: i, Term: best.Term}
+		e := check.Entry{Term: best.Term}
 		if best.Type == raft.LogCommand {
 			c, err := fsm.Decode(best.Data)
 			if err != nil {
@@ -38,6 +39,12 @@ func (w *world) entries(upTo uint64) (all []check.Entry) {
 				return all
 			}
 			e.Command = c
+			w.restored = w.restored || c.GetRestoreCommit() != nil
+		}
+		var err error
+		if e.Index, err = numbers.of(i, best.Term, e.Command); err != nil {
+			w.wrong.add(fmt.Sprintf("entry %d cannot be applied: %v", i, err))
+			return all
 		}
 		all = append(all, e)
 	}
@@ -60,7 +67,11 @@ func (w *world) seen(digests map[string]uint64) []*check.Verdict {
 	return []*check.Verdict{live, one, p14}
 }
 
-// judge gives the evidence to the checkers.
+// judge gives the evidence to the checkers. Package linear knows no restores.
 func (w *world) judge(r *Report) []*check.Verdict {
-	return append(replay.Judge(r.History, r.Log), linear.Judge(r.History, w.opts.Dir))
+	all := replay.Judge(r.History, r.Log)
+	if w.restored {
+		return all
+	}
+	return append(all, linear.Judge(r.History, w.opts.Dir))
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"fencepost/client"
+	"fencepost/cluster/check"
+	"fencepost/httpapi/wire"
 )
 
 const (
@@ -82,13 +84,18 @@ func (l *load) connect(name string) *client.Client {
 	return c
 }
 
-// watch follows all events from one node, and from the next when its stream ends.
+// watch follows events from one node, and from the next when its stream ends: the
+// second watcher those of renewals, too, the third only some.
 func (l *load) watch(name string, first int) {
 	rt := l.transport(name)
 	from := uint64(1)
 	for i := first; l.ctx.Err() == nil; i++ {
 		ctx, cancel := context.WithTimeout(l.ctx, 20*time.Second) // and cut it now and then
-		s := l.w.rec.Follow(ctx, rt, l.urls[i%len(l.urls)], name, from)
+		s := &check.Stream{Watcher: name, From: from, Renewals: first == 1}
+		if first == 2 {
+			s.Kind, s.Prefix = wire.WatchKV+","+wire.WatchRefusal, keyOf(leaseName(1))
+		}
+		l.w.rec.Follow(ctx, rt, l.urls[i%len(l.urls)], s)
 		cancel()
 		switch {
 		case s.Reached > 0:

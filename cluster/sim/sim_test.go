@@ -21,6 +21,9 @@ import (
 // that the history of a violation can be read.
 const faultsPerWorld = 25
 
+// manyWorlds are so many that each fault must have landed in one of them.
+const manyWorlds = 25
+
 // TestWorlds lives through worlds, of one seed after the other, until so many
 // failovers have been seen (SIM_FAILOVERS), or a check fails. SIM_SEED is the first
 // seed, otherwise it is of the time. The evidence of a failure goes to SIM_DIR.
@@ -46,6 +49,11 @@ func TestWorlds(t *testing.T) {
 	}
 	if len(sum.landed) < len(faults)/2 {
 		t.Errorf("only these faults have landed: %v", sum.landed)
+	}
+	for _, f := range faults {
+		if sum.worlds >= manyWorlds && sum.landed[f.name] == 0 {
+			t.Errorf("%s has never landed in %d worlds", f.name, sum.worlds)
+		}
 	}
 	fmt.Print(sum.text(t.Failed()))
 }

@@ -123,11 +123,12 @@ func (k *worker) write(ctx context.Context, name string, w client.Write) {
 	}
 }
 
-// ops is for a transaction: some of the keys of a lease in any order, so that each has
-// another watermark, and any of them can be what refuses it.
+// ops is for a transaction: some of the keys of a lease, and one that all leases share, in
+// any order, so that each has another watermark, and any of them can be what refuses it.
 func (k *worker) ops(ctx context.Context, name string) (ops []wire.TxnOp) {
-	for _, i := range k.r.Perm(3)[:1+k.r.IntN(3)] {
-		op := wire.TxnOp{Key: keyOf(name) + []string{"", "/x", "/y"}[i]}
+	keys := []string{keyOf(name), keyOf(name) + "/x", keyOf(name) + "/y", "of/all"}
+	for _, i := range k.r.Perm(len(keys))[:1+k.r.IntN(3)] {
+		op := wire.TxnOp{Key: keys[i]}
 		switch k.r.IntN(8) {
 		case 0:
 			op.Op = wire.OpDelete
@@ -163,7 +164,11 @@ func (k *worker) grant(ctx context.Context) {
 	k.write(ctx, name, client.Write{Token: g.Token, Lease: name})
 	if k.r.IntN(2) == 0 {
 		rest(ctx, between(k.r, 0, time.Second))
-		_, _ = k.c.Renew(ctx, name, g.Token, k.ttl())
+		if old, ok := k.l.remembered(k.r); ok && k.r.IntN(2) == 0 {
+			_, _, _ = k.c.RenewMany(ctx, []wire.Renewal{{Name: name, Token: old}, {Name: name, Token: g.Token}})
+		} else {
+			_, _ = k.c.Renew(ctx, name, g.Token, k.ttl())
+		}
 	}
 	if k.r.IntN(3) == 0 {
 		_, _ = k.c.Release(ctx, name, g.Token)
@@ -177,7 +182,11 @@ func (k *worker) share(ctx context.Context) {
 	if k.r.IntN(3) == 0 {
 		take = 3
 	}
-	l, err := k.c.Acquire(ctx, name, client.TTL(k.ttl()), k.wait(), client.Slots(3), client.Take(take))
+	slots := uint64(3)
+	if k.r.IntN(8) == 0 {
+		slots, take = 2, 1 // who wants other slots waits for all to go
+	}
+	l, err := k.c.Acquire(ctx, name, client.TTL(k.ttl()), k.wait(), client.Slots(slots), client.Take(take), client.Grace(k.grace()))
 	if err != nil {
 		return
 	}

@@ -64,6 +64,10 @@ type world struct {
 	rngMu sync.Mutex
 	rng   *rand.Rand
 
+	restores bool // some worlds have them
+	backups  backups
+	restored bool // the log has one
+
 	replacing chan struct{} // holds one while a member is replaced
 
 	peersMu sync.Mutex // one change of who reaches whom at a time
@@ -116,7 +120,8 @@ func Run(opts Options) *Report {
 	last := uint64(0)
 	for _, h := range w.hosts {
 		if p := h.up.Load(); p != nil {
-			last = max(last, p.node.Status().Index)
+			_, err := p.node.Read(context.Background(), true, func(s *fsm.State) { last = max(last, s.Index()-s.Base()) })
+			w.must(err)
 		}
 		h.stop()
 	}
@@ -150,6 +155,7 @@ func newWorld(opts Options) *world {
 	w.config.DiskBound = 2 * time.Second
 	w.config.TrailingEntries = 256
 	w.config.SnapshotEntries = []uint64{300, 3000, 1 << 40}[w.rng.IntN(3)]
+	w.restores = w.rng.IntN(3) == 0
 	w.config.WatchHistory = []int{1000, 65_536}[w.rng.IntN(2)]
 	return w
 }
