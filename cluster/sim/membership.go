@@ -48,14 +48,16 @@ func replaceMember(w *world, r *rand.Rand) bool {
 	}
 	h.lose()
 	// A node without a cluster asks over HTTP, and speaks Raft once it is taken in.
-	if until(ctx, func() bool { return w.takenIn(ctx, h) }) {
+	var why error // the last answer
+	if until(ctx, func() bool { why = w.takeIn(ctx, h); return why == nil }) {
+		why = errors.New("it was taken in")
 		h.found()
 		w.must(h.start())
 		if until(ctx, func() bool { return w.votes(ctx, h) }) {
 			return true
 		}
 	}
-	w.wrong.add(fmt.Sprintf("%s lost its disk, and was no voter again %s later", h.name, replaceBound))
+	w.wrong.add(fmt.Sprintf("%s lost its disk, and was no voter again %s later: %v", h.name, replaceBound, why))
 	return true
 }
 
@@ -92,18 +94,18 @@ func until(ctx context.Context, done func() bool) bool {
 	return false
 }
 
-// takenIn asks whoever leads to take a node in. That is refused while its former self
+// takeIn asks whoever leads to take a node in. That is refused while its former self
 // is not known to be dead.
-func (w *world) takenIn(ctx context.Context, h *host) bool {
+func (w *world) takeIn(ctx context.Context, h *host) error {
 	p := w.leading()
 	if p == nil {
-		return false
+		return errors.New("nobody leads")
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	return p.node.Join(ctx, &fsmpb.Node{
 		Name: h.name, Id: h.id, RaftAddr: h.name, HttpAddr: h.name + ":80", Voter: true, Understands: fsm.Understands,
-	}) == nil
+	})
 }
 
 // votes says whether a node has its vote, as whoever leads sees it.
