@@ -141,6 +141,7 @@ func crashWriting(w *world, r *rand.Rand) bool {
 	time.Sleep(between(r, 20*time.Millisecond, 700*time.Millisecond))
 	before := h.disk.tears()
 	h.crash()
+	h.disk.slow(0) // also where another fault has taken the node down before
 	var ahead []*link
 	for _, o := range []*host{h, others[0]} {
 		ahead = append(ahead, w.net.between(others[1].name, o.name)...)
