@@ -87,8 +87,8 @@ type History struct {
 	Punctual time.Duration
 }
 
-// A Verdict is what one check found. No finding is a pass; a check that had nothing
-// to look at has not passed, and says so as a finding.
+// A Verdict is what one check found. No finding is a pass, unless there was nothing to
+// look at: see DemandEvidence.
 type Verdict struct {
 	Name     string
 	Findings []string
@@ -101,9 +101,20 @@ func (v *Verdict) Find(format string, args ...any) {
 
 // Count says how much was looked at.
 func (v *Verdict) Count(format string, n int) {
-	v.Note = "none"
+	v.Note = none
 	if n > 0 {
 		v.Note = fmt.Sprintf(format, n)
+	}
+}
+
+// none is the Note of a check that had nothing to look at.
+const none = "none"
+
+// DemandEvidence makes that a finding, where a run must have had some of everything:
+// what nothing was seen of has not been shown to hold.
+func (v *Verdict) DemandEvidence() {
+	if v.Note == none {
+		v.Find("there was nothing to look at")
 	}
 }
 

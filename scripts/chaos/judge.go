@@ -59,7 +59,13 @@ func log(e *evidence) []*check.Verdict {
 		committed := ends[len(ends)-2]
 		longest = slices.DeleteFunc(slices.Clone(longest), func(e check.Entry) bool { return e.Index > committed })
 	}
-	return append(replay.Judge(e.history, longest), replay.Agreement(e.entries), linear.Judge(e.history, e.dir))
+	all := append(replay.Judge(e.history, longest), replay.Agreement(e.entries), linear.Judge(e.history, e.dir))
+	for _, v := range all {
+		if v.Name != replay.Surplus { // all may have been taken
+			v.DemandEvidence()
+		}
+	}
+	return all
 }
 
 // dump reads the log of a node that has stopped.

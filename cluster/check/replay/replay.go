@@ -13,6 +13,9 @@ import (
 	"fencepost/fsm/model"
 )
 
+// Surplus is the check of what was surely not taken, of which a run may have none.
+const Surplus = "P10 refused left no entry"
+
 // replay is a run being judged by its log.
 type replay struct {
 	m       *model.Machine
@@ -90,7 +93,7 @@ func newReplay(h *check.History) *replay {
 		reading:  check.Verdict{Name: "P9 a read tells the state at its index"},
 		realTime: check.Verdict{Name: "P9 the order of the log is that of real time"},
 		phantom:  check.Verdict{Name: "P10 every entry was asked for"},
-		surplus:  check.Verdict{Name: "P10 refused left no entry"},
+		surplus:  check.Verdict{Name: Surplus},
 		jump:     check.Verdict{Name: "P1 a restore passes every token"},
 	}
 	for _, x := range h.Exchanges {
