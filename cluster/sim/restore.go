@@ -24,9 +24,6 @@ type backups struct {
 // restoreBackup takes a backup of any node, now and then, and restores this one or an
 // older one, by whoever leads. It is tried until it is known to be done, under one key.
 func restoreBackup(w *world, r *rand.Rand) bool {
-	if !w.restores {
-		return false
-	}
 	backup := w.someBackup(r)
 	if backup == nil {
 		return false
