@@ -13,8 +13,8 @@ const standstill = 1800 * time.Millisecond
 
 // pace is P8: the cluster clock never runs ahead of real time, and keeps up with it
 // while one leader commits. It is judged by answers to requests that an entry of their
-// own has decided: that was stamped after the request was sent, and committed before
-// anybody had an answer at its index.
+// own has decided: that was stamped after the request was sent and before anybody
+// saw its index, and the leader had applied it when it answered.
 type pace struct {
 	seen  *visibility
 	drift float64
@@ -22,7 +22,7 @@ type pace struct {
 	ahead  float64 // of all marks the least lead that the clock had over the sending
 	term   uint64  // of the chain: the marks of one leader without a standstill between
 	began  int64   // something of the chain was committed after this
-	behind float64 // of the chain the greatest lead that the clock had over the sighting
+	behind float64 // of the chain the greatest lead that the clock had over the answer
 
 	marks, chained int
 	v              check.Verdict
@@ -50,14 +50,16 @@ func (p *pace) see(a *asked, e check.Entry, clockMS uint64) {
 		return // a reading of another term does not count
 	}
 	p.marks++
-	clock, sent, seen := float64(clockMS)*1e6, float64(a.Start), float64(first.at)
+	// The leader had applied it when it answered; another node, of whom it was seen
+	// first, perhaps before that.
+	clock, sent, seen, told := float64(clockMS)*1e6, float64(a.Start), float64(first.at), float64(a.End)
 	fast, slow := 1+p.drift, 1-p.drift
 	slack := 2 * float64(rounding)
 	if lead := clock - fast*seen; lead > p.ahead+slack {
 		p.v.Find("%v: the clock, %d ms, has run ahead of real time by %v", a, clockMS, time.Duration(lead-p.ahead))
 	}
 	p.ahead = min(p.ahead, clock-fast*sent)
-	if e.Term != p.term || first.at-p.began > int64(standstill) {
+	if e.Term != p.term || a.End-p.began > int64(standstill) {
 		p.term, p.began, p.behind = e.Term, a.Start, math.Inf(-1)
 	} else {
 		p.chained++
@@ -65,7 +67,7 @@ func (p *pace) see(a *asked, e check.Entry, clockMS uint64) {
 	if lead := clock - slow*sent; lead < p.behind-slack {
 		p.v.Find("%v: the clock, %d ms, has fallen behind real time by %v while one leader committed", a, clockMS, time.Duration(p.behind-lead))
 	}
-	p.behind = max(p.behind, clock-slow*seen)
+	p.behind = max(p.behind, clock-slow*told)
 	p.began = max(p.began, a.Start)
 }
 
