@@ -35,6 +35,7 @@ func TestWorlds(t *testing.T) {
 		var r *Report
 		began := time.Now()
 		bubble.Test(t, func(t *testing.T) { r = Run(Options{Seed: seed, Faults: faultsPerWorld, Dir: os.Getenv("SIM_DIR")}) })
+		r.Judge()
 		sum.add(r)
 		t.Logf("seed %d: %d failovers in %s, %d exchanges, %s", seed, r.Failovers, r.Lasted.Round(time.Second), r.Operations, time.Since(began).Round(time.Millisecond))
 		for _, f := range r.Failed() {

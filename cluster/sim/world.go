@@ -33,6 +33,8 @@ type Report struct {
 	Verdicts                      []*check.Verdict
 	History                       *check.History
 	Log                           []check.Entry
+
+	world *world
 }
 
 // Failed are the findings of all checks.
@@ -96,7 +98,8 @@ func (w *world) must(err error) {
 	}
 }
 
-// Run lives through a world. It must be called inside bubble.Test.
+// Run lives through a world. It must be called inside bubble.Test. Nothing has been
+// judged then but what was seen while it ran; see Judge.
 func Run(opts Options) *Report {
 	w := newWorld(opts)
 	for _, h := range w.hosts {
@@ -134,11 +137,17 @@ func Run(opts Options) *Report {
 	report.Operations, report.Entries = len(report.History.Exchanges), len(report.Log)
 	report.Installs = int(w.net.installs.Load())
 	report.Verdicts = append(w.seen(digests), keptUp(report.History.Streams, told))
-	report.Verdicts = append(report.Verdicts, w.judge(report)...)
-	for _, v := range report.Verdicts {
+	report.world = w
+	return report
+}
+
+// Judge gives the evidence to the checkers. It must be called outside the bubble: the
+// search for an order has a limit in time, which does not pass there while it searches.
+func (r *Report) Judge() {
+	r.Verdicts = append(r.Verdicts, r.world.judge(r)...)
+	for _, v := range r.Verdicts {
 		v.DemandEvidence() // each world has some of everything
 	}
-	return report
 }
 
 func newWorld(opts Options) *world {
