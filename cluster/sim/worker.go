@@ -216,7 +216,7 @@ func (k *worker) list(ctx context.Context) {
 	if k.r.IntN(2) == 0 {
 		p.Prefix = []string{"job/", "of/job/", "shared/"}[k.r.IntN(3)]
 	}
-	for range 2 * (exclusive + shared) {
+	for range 4 * (exclusive + shared) {
 		if leases {
 			l, err := k.c.ListLeases(ctx, p)
 			if err != nil {
