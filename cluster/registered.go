@@ -34,12 +34,16 @@ func (n *Node) register(ctx context.Context, mb *member) {
 	}
 }
 
+// registered says that the state has this node as it is.
+func (n *Node) registered() (right bool) {
+	n.machine.view(func(s *fsm.State) { right = recorded(s, n.self()) })
+	return right
+}
+
 func (n *Node) registerOnce(ctx context.Context, mb *member) error {
 	self := n.self()
-	right := false
-	n.machine.view(func(s *fsm.State) { right = recorded(s, self) })
 	server, member := mb.server(self.Id)
-	right = right && member && string(server.Address) == self.RaftAddr
+	right := n.registered() && member && string(server.Address) == self.RaftAddr
 	leads := n.Status().IsLeader
 	switch {
 	case right && n.inTouch(mb):

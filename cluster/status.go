@@ -102,6 +102,8 @@ func (n *Node) Ready() error {
 	case !mb.votes(n.identity().ID):
 		// Whoever replaces nodes one after another by this must not lose the quorum.
 		return errors.New("a member without a vote yet")
+	case n.dir != nil && !n.registered(): // else another does it, see OpenOn
+		return errors.New("not registered with the others yet")
 	case n.disk.isFull() != nil:
 		return fmt.Errorf("no room on the disk for the log: %w", n.disk.isFull())
 	case n.lapsed() != nil:

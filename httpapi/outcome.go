@@ -93,7 +93,7 @@ func (x *exchange) done(o *fsmpb.Outcome, waited time.Duration, ofTxn bool) bool
 		switch {
 		case o.GraceMs > 0:
 			p.GraceMS = new(o.GraceMs)
-			p.Detail = "its last holder expired, and the grace that it asked for goes on for " + strconv.FormatUint(o.GraceMs, 10) + " ms"
+			p.Detail = "nobody holds it, but whoever did may still be at work: its grace goes on for " + strconv.FormatUint(o.GraceMs, 10) + " ms"
 		case o.Token > 0:
 			p.Holder, p.Token, p.ExpiresInMS = new(o.Holder), o.Token, new(o.ExpiresInMs)
 			p.Detail = "the first holder's time ends in " + strconv.FormatUint(o.ExpiresInMs, 10) + " ms, unless it is renewed"

@@ -32,3 +32,12 @@ func TestStatusWithoutAQuorum(t *testing.T) {
 		t.Errorf("the one that answers is %q, and the one that does not %q", a, b)
 	}
 }
+
+// Once every node says that it is ready, the status has them all.
+func TestStatusOfReadyNodesListsThemAll(t *testing.T) {
+	c := startProcesses(t, 3) // which waits until all are ready
+	code, out, errs := command(t, "", "cluster", "status", "--endpoints", c.urls())
+	if code != exitDone || !strings.Contains(out, "of 3 voters") {
+		t.Errorf("exit %d: %s%s", code, out, errs)
+	}
+}
