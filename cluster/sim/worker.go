@@ -35,9 +35,9 @@ func (k *worker) run() {
 
 func (k *worker) step(ctx context.Context) {
 	switch n := k.r.IntN(100); {
-	case n < 45:
+	case n < 40:
 		k.job(ctx)
-	case n < 55:
+	case n < 50:
 		k.grant(ctx)
 	case n < 62:
 		k.share(ctx)
