@@ -167,8 +167,10 @@ func (n *node) Watch(from uint64, renewals bool) (*cluster.Watcher, error) {
 	return n.feed.Watch(from, renewals)
 }
 
-func (n *node) Backup() (*cluster.Backup, error)        { return nil, cluster.ErrTooManyBackups }
-func (n *node) Spool(io.Reader, *fsmpb.Request) (*cluster.Spool, error) { return nil, cluster.ErrNoLeader }
+func (n *node) Backup() (*cluster.Backup, error) { return nil, cluster.ErrTooManyBackups }
+func (n *node) Spool(io.Reader, *fsmpb.Request) (*cluster.Spool, error) {
+	return nil, cluster.ErrNoLeader
+}
 func (n *node) Restore(context.Context, *cluster.Spool, cluster.RestoreOptions) (cluster.Restored, error) {
 	return cluster.Restored{}, cluster.ErrNoLeader
 }
