@@ -4,7 +4,7 @@
 # names, finds it. The last line is "N passed, N failed": a bug that is not found has
 # failed, and so has a patch that does not apply any more.
 #
-# Environment: FAILOVERS (150), how many the simulator may take to find one; PLANT, the
+# Environment: FAILOVERS (500), how many the simulator may take to find one; PLANT, the
 # name of one bug.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -24,7 +24,7 @@ for plant in testdata/planted/${PLANT:-*}.patch; do
   fi
   began=$SECONDS
   status=0
-  (cd "$work" && SIM_FAILOVERS=${FAILOVERS:-150} SIM_SEED=1 timeout 300 $run) >"$work/out" 2>&1 || status=$?
+  (cd "$work" && SIM_FAILOVERS=${FAILOVERS:-500} SIM_SEED=1 timeout 600 $run) >"$work/out" 2>&1 || status=$?
   if ((status == 0 || status == 124)) || grep -q 'panic: test timed out' "$work/out"; then
     echo "FAIL $name: nothing has found it in time ($run)"
     failed=$((failed + 1))
