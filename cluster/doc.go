@@ -65,7 +65,8 @@
 //
 // Backup and recovery:
 //
-//	backup.go      reading; restore.go replacing; spool.go where an upload waits
+//	backup.go      reading; restore.go replacing; spool.go where an upload waits;
+//	               restoreonce.go one at a time
 //	recover*.go    a new cluster of one survivor
 //	inspect*.go    the log of a stopped node
 //

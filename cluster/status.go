@@ -88,8 +88,8 @@ func (n *Node) Status() Status {
 	return s
 }
 
-// Ready says why this node does not do its part yet, if so: it has no vote, no leader is
-// known, or it is far behind, or the leader has not caught up in its term.
+// Ready says why this node does not do its part yet, if so: it has no vote, or is
+// not on record with the others, no leader is known, or it is far behind, or the leader has not caught up in its term.
 func (n *Node) Ready() error {
 	mb := n.member.Load()
 	switch s := n.Status(); {

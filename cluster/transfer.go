@@ -100,13 +100,14 @@ func (n *Node) successor(ctx context.Context, mb *member, tried map[string]int) 
 	if len(list) == 0 {
 		return Member{}, false
 	}
-	return slices.MinFunc(list, func(a, b Member) int {
-		if a.Healthy != b.Healthy && a.Healthy {
-			return -1
-		} else if a.Healthy != b.Healthy {
-			return 1
+	silent := func(m Member) int {
+		if m.Healthy {
+			return 0
 		}
-		return cmp.Or(cmp.Compare(tried[a.ID], tried[b.ID]), cmp.Compare(b.AppliedIndex, a.AppliedIndex), cmp.Compare(next(a), next(b)))
+		return 1
+	}
+	return slices.MinFunc(list, func(a, b Member) int {
+		return cmp.Or(cmp.Compare(silent(a), silent(b)), cmp.Compare(tried[a.ID], tried[b.ID]), cmp.Compare(b.AppliedIndex, a.AppliedIndex), cmp.Compare(next(a), next(b)))
 	}), true
 }
 

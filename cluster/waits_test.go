@@ -501,19 +501,27 @@ func TestP7_RepetitionsDoNotCancelWhatWasAnswered(t *testing.T) {
 	})
 }
 
+// grantInherited crashes a leader at which this key waits for "db", and has the next one
+// grant it.
+func (s *sim) grantInherited(key string) (next *simNode) {
+	s.t.Helper()
+	old := s.leader()
+	token := old.mustAcquire("db", time.Hour).Token
+	go func() { _, _ = old.ask(s.t.Context(), "db", key, time.Hour, time.Hour) }()
+	old.untilQueued("db", 1)
+	old.crash()
+	next = s.leader(old)
+	if _, err := next.Release(s.t.Context(), time.Now(), &fsmpb.Release{Name: "db", Token: token}); err != nil {
+		s.t.Fatal(err)
+	}
+	return next
+}
+
 // A grant in the first seconds of a leader is kept for as long as the waiters
 // that it found are: their clients have to find it first.
 func TestAnInheritedWaiterHasFiveSecondsForItsGrant(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim) {
-		old := s.leader()
-		token := old.mustAcquire("db", time.Hour).Token
-		go func() { _, _ = old.ask(t.Context(), "db", "w", time.Hour, time.Hour) }()
-		old.untilQueued("db", 1)
-		old.crash()
-		l := s.leader(old)
-		if _, err := l.Release(t.Context(), time.Now(), &fsmpb.Release{Name: "db", Token: token}); err != nil {
-			t.Fatal(err)
-		}
+		l := s.grantInherited("w")
 		time.Sleep(newLeaderGrace - time.Second)
 		if r, err := l.ask(t.Context(), "db", "w", time.Hour, time.Hour); err != nil || r.Outcome.Code != fsmpb.Code_CODE_OK {
 			t.Fatalf("got %v %v, want the lease", r.Outcome, err)

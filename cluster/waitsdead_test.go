@@ -3,8 +3,6 @@ package cluster
 import (
 	"testing"
 	"time"
-
-	"fencepost/fsm/fsmpb"
 )
 
 // A waiter that died with its leader, and is granted by the next one before that gives
@@ -12,15 +10,7 @@ import (
 // TTL: it was in a queue, and no attempt at it has ever come here.
 func TestAnInheritedWaiterThatIsDeadGivesItsGrantBack(t *testing.T) {
 	inSim(t, func(t *testing.T, s *sim) {
-		old := s.leader()
-		token := old.mustAcquire("db", time.Hour).Token
-		go func() { _, _ = old.ask(t.Context(), "db", "dead", time.Hour, time.Hour) }()
-		old.untilQueued("db", 1)
-		old.crash()
-		l := s.leader(old)
-		if _, err := l.Release(t.Context(), time.Now(), &fsmpb.Release{Name: "db", Token: token}); err != nil {
-			t.Fatal(err)
-		}
+		l := s.grantInherited("dead")
 		time.Sleep(newLeaderGrace / 2)
 		if lease, _, err := l.lease("db"); err != nil || !lease.Live() {
 			t.Fatalf("it was not granted: %+v %v", lease, err)
